@@ -1,0 +1,24 @@
+"""Mistakes that are the user's: the command line shows them as one line and exits with code 2."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """What is wrong and what is allowed, in one line. Anything else that is raised is our bug and keeps its traceback."""
+
+
+class SpecError(UserError):
+    """A field of a spec has a value that cannot be."""
+
+
+class DataError(UserError):
+    """A data file is missing, damaged or not what a stream was made from."""
+
+
+def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
+    """The error for a name that is none of `allowed`, with the nearest one that is."""
+    names = list(allowed)
+    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return SpecError(f"unknown {kind} {str(name)!r}; {hint}allowed: {', '.join(names)}")
