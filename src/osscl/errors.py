@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """What is wrong and what is allowed, in one line. Anything else that is raised is our bug and keeps its traceback."""
+    """What is wrong and what is allowed, in one line. Any other exception is our bug and keeps its traceback."""
 
 
 class SpecError(UserError):

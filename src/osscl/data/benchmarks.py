@@ -1,0 +1,204 @@
+"""The data sets the package knows by name, and how each becomes an ImageBank."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from osscl.data import decoded as cache
+from osscl.data import demo, readers
+from osscl.data.images import Decoded, ImageBank, as_bank, content_hash, in_canonical_order
+from osscl.errors import DataError, unknown
+from osscl.vision.augment import Augmentation
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The official download of a data set."""
+
+    file: str
+    url: str
+    md5: str
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """What is known of a data set before it is read."""
+
+    name: str
+    title: str
+    licence: str
+    homepage: str
+    channels: int
+    size: int
+    mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
+    std: tuple[float, ...]
+    classes: int
+    classes_per_step: int
+    draws_per_step: int  # unlabelled images a step, unless a scenario says otherwise
+    augmentation: Augmentation
+    layout: str | None  # the folder looked for in the data folder; None: embedded
+    archive: Archive | None
+
+
+# A mirrored or recoloured glyph is another glyph or none at all.
+GLYPHS = Augmentation(scale=(0.6, 1.0), flip=0.0, jitter=0.0, grey=0.0)
+
+DATASETS: dict[str, DatasetSpec] = {
+    "digits": DatasetSpec(
+        name="digits",
+        title="Handwritten digits, 8 x 8, as shipped with scikit-learn",
+        licence="CC BY 4.0 (UCI repository: Optical Recognition of Handwritten Digits)",
+        homepage="https://archive.ics.uci.edu/dataset/80",
+        channels=1,
+        size=8,
+        mean=(0.305,),
+        std=(0.376,),
+        classes=10,
+        classes_per_step=2,
+        draws_per_step=400,
+        augmentation=GLYPHS,
+        layout=None,
+        archive=None,
+    ),
+    "letters": DatasetSpec(
+        name="letters",
+        title="Letters unlike any digit, 8 x 8, drawn by this package",
+        licence="drawn here; the font is Aileron (CC0), as shipped with Pillow",
+        homepage="https://dotcolon.net/fonts/aileron",
+        channels=1,
+        size=8,
+        mean=(0.309,),
+        std=(0.371,),
+        classes=22,
+        classes_per_step=2,
+        draws_per_step=400,
+        augmentation=GLYPHS,
+        layout=None,
+        archive=None,
+    ),
+    "cifar10": DatasetSpec(
+        name="cifar10",
+        title="CIFAR-10",
+        licence="none stated by the authors, who ask to be cited",
+        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+        channels=3,
+        size=32,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        classes=10,
+        classes_per_step=2,
+        draws_per_step=9000,
+        augmentation=Augmentation(),
+        layout="cifar-10-batches-py",
+        archive=Archive(
+            file="cifar-10-python.tar.gz",
+            url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            md5="c58f30108f718f92721af3b95e74349a",
+        ),
+    ),
+    "cifar100": DatasetSpec(
+        name="cifar100",
+        title="CIFAR-100, fine labels",
+        licence="none stated by the authors, who ask to be cited",
+        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
+        channels=3,
+        size=32,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        classes=100,
+        classes_per_step=10,
+        draws_per_step=9000,
+        augmentation=Augmentation(),
+        layout="cifar-100-python",
+        archive=Archive(
+            file="cifar-100-python.tar.gz",
+            url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            md5="eb9058c3a382ffc7106e4002c42a8d85",
+        ),
+    ),
+    "tinyimagenet": DatasetSpec(
+        name="tinyimagenet",
+        title="Tiny-ImageNet-200, at 32 x 32",
+        licence="none stated; a part of ImageNet, whose terms allow non-commercial research",
+        homepage="http://cs231n.stanford.edu",
+        channels=3,
+        size=32,
+        mean=(0.4802, 0.4480, 0.3975),
+        std=(0.2770, 0.2691, 0.2821),
+        classes=200,
+        classes_per_step=20,
+        draws_per_step=9000,
+        augmentation=Augmentation(),
+        layout="tiny-imagenet-200",
+        archive=Archive(
+            file="tiny-imagenet-200.zip",
+            url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+            md5="90528d7ca1a48142e341f4ef8d21d0de",
+        ),
+    ),
+    "caltech256": DatasetSpec(
+        name="caltech256",
+        title="Caltech-256, at 32 x 32",
+        licence="see the homepage; pictures gathered from the web",
+        homepage="https://data.caltech.edu/records/nyy15-4j048",
+        channels=3,
+        size=32,
+        mean=(0.485, 0.456, 0.406),  # ImageNet's
+        std=(0.229, 0.224, 0.225),
+        classes=257,
+        classes_per_step=16,
+        draws_per_step=9000,
+        augmentation=Augmentation(),
+        layout="256_ObjectCategories",
+        archive=Archive(
+            file="256_ObjectCategories.tar",
+            url="https://data.caltech.edu/records/nyy15-4j048/files/256_ObjectCategories.tar",
+            md5="67b4f42ca05d46448c6bb8ecd2220f6d",
+        ),
+    ),
+}
+
+EMBEDDED: dict[str, Callable[[], Decoded]] = {"digits": demo.digits, "letters": demo.letters}
+READERS: dict[str, Callable[[Path], Decoded]] = {
+    "cifar10": readers.read_cifar10,
+    "cifar100": readers.read_cifar100,
+    "tinyimagenet": readers.read_tinyimagenet,
+    "caltech256": readers.read_caltech256,
+}
+
+
+def dataset(name: str) -> DatasetSpec:
+    """The spec of a data set, by name."""
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    return DATASETS[name]
+
+
+def load_bank(name: str, data_dir: Path, cache_dir: Path | None = None) -> ImageBank:
+    """A data set as tensors on the CPU; with a cache folder, its files are decoded once and mapped from then on."""
+    spec = dataset(name)
+    if spec.layout is None:
+        made = in_canonical_order(EMBEDDED[name]())
+        return as_bank(name, made, content_hash(made))
+    folder = data_dir / spec.layout
+    if not folder.is_dir():
+        raise DataError(
+            f"{name} is not here: looked for the folder {spec.layout} in {data_dir}; "
+            f"get it with: osscl data fetch {name} --data {data_dir}"
+        )
+    if cache_dir is None:
+        return as_bank(name, *_read(spec, folder))
+    place = cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}"
+    kept = cache.load(place)
+    if kept is None:
+        kept = _read(spec, folder)
+        cache.keep(place, *kept)
+    return as_bank(name, *kept)
+
+
+def _read(spec: DatasetSpec, folder: Path) -> tuple[Decoded, str]:
+    """The files of a data set in canonical order, and their content hash."""
+    read = in_canonical_order(READERS[spec.name](folder))
+    if len(read.class_names) != spec.classes:
+        raise DataError(f"{folder} has {len(read.class_names)} classes: expected {spec.classes}; is it all there?")
+    return read, content_hash(read)

@@ -1,0 +1,63 @@
+"""Data sets decoded once: arrays on disk under a name that changes with the files they were made from."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+
+from osscl.data.images import Decoded
+
+FORMAT = 1  # to be raised when the same files would decode to other arrays
+ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+def fingerprint(folder: Path) -> str:
+    """Hash of the names, sizes and times of all files below a folder."""
+    digest = blake2b(f"{FORMAT}\n".encode(), digest_size=8)
+    for line in sorted(_files(folder, "")):
+        digest.update(line.encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+def _files(folder: str | Path, prefix: str) -> Iterator[str]:
+    """A line for every file; scandir, since Tiny-ImageNet has 120,000 and this runs at every load."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(entry.path, f"{prefix}{entry.name}/")
+            else:
+                stat = entry.stat()
+                yield f"{prefix}{entry.name}\t{stat.st_size}\t{stat.st_mtime_ns}\n"
+
+
+def load(place: Path) -> tuple[Decoded, str] | None:
+    """What was kept at `place`, mapped into memory, and its content hash; None where it is absent or damaged."""
+    try:
+        meta = json.loads((place / "meta.json").read_text(encoding="utf-8"))
+        arrays = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS}
+        return Decoded(**arrays, class_names=tuple(meta["class_names"])), str(meta["content"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(place: Path, decoded: Decoded, content: str) -> None:
+    """Write aside, then rename: a reader sees all or nothing, and of two writers one wins. Failing costs only time."""
+    aside = place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        aside.mkdir(parents=True)
+        for name in ARRAYS:
+            np.save(aside / f"{name}.npy", getattr(decoded, name))
+        meta = {"content": content, "class_names": decoded.class_names}
+        (aside / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+        if load(place) is None:
+            shutil.rmtree(place, ignore_errors=True)  # what lies there is damaged
+            aside.rename(place)
+    except OSError:
+        pass
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

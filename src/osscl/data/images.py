@@ -1,0 +1,99 @@
+"""Images and labels in memory: the form in which every data set reaches the rest of the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Labeled:
+    """Images with their labels, on one device."""
+
+    images: Tensor  # (n, c, s, s) uint8
+    labels: Tensor  # (n,) int64
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> Labeled:
+        """The same rows on another device."""
+        return Labeled(self.images.to(device), self.labels.to(device))
+
+    def rows(self, index: Tensor) -> Labeled:
+        """The rows that `index` names, in its order."""
+        return Labeled(self.images[index], self.labels[index])
+
+
+def concat(*parts: Labeled) -> Labeled:
+    """All rows of all parts, one part after the other."""
+    return Labeled(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+@dataclass(frozen=True)
+class ImageBank:
+    """A whole data set: what may be learned from, what is tested on, and what the classes are called."""
+
+    name: str
+    train: Labeled
+    test: Labeled
+    class_names: tuple[str, ...]
+    content: str  # hash of every pixel and label: equal content, equal data
+
+    def to(self, device: torch.device | str) -> ImageBank:
+        """The same bank on another device."""
+        return replace(self, train=self.train.to(device), test=self.test.to(device))
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A data set as its reader returns it: images (n, c, s, s) uint8, labels (n,) int64."""
+
+    train_images: Array
+    train_labels: Array
+    test_images: Array
+    test_labels: Array
+    class_names: tuple[str, ...]
+
+
+def canonical(images: Array, labels: Array) -> tuple[Array, Array]:
+    """The same rows ordered by label, then by a hash of the pixels: the order of the files leaves no trace."""
+    images = np.ascontiguousarray(images)
+    digests = b"".join(blake2b(row.data, digest_size=8).digest() for row in images)
+    order = np.lexsort((np.frombuffer(digests, dtype=">u8"), labels))
+    return images[order], labels[order]
+
+
+def content_hash(decoded: Decoded) -> str:
+    """Hash over shapes, pixels and labels of both splits, 32 hex digits."""
+    digest = blake2b(digest_size=16)
+    for images, labels in (
+        (decoded.train_images, decoded.train_labels),
+        (decoded.test_images, decoded.test_labels),
+    ):
+        digest.update(repr(images.shape).encode())
+        digest.update(np.ascontiguousarray(images, dtype=np.uint8).data)
+        digest.update(np.ascontiguousarray(labels, dtype="<i8").data)
+    return digest.hexdigest()
+
+
+def in_canonical_order(decoded: Decoded) -> Decoded:
+    """Both splits in canonical order."""
+    train_images, train_labels = canonical(decoded.train_images, decoded.train_labels)
+    test_images, test_labels = canonical(decoded.test_images, decoded.test_labels)
+    return Decoded(train_images, train_labels, test_images, test_labels, decoded.class_names)
+
+
+def as_bank(name: str, decoded: Decoded, content: str) -> ImageBank:
+    """Tensors of their own memory: the arrays may be read-only maps of a file."""
+    train = Labeled(torch.from_numpy(np.array(decoded.train_images)), torch.from_numpy(np.array(decoded.train_labels)))
+    test = Labeled(torch.from_numpy(np.array(decoded.test_images)), torch.from_numpy(np.array(decoded.test_labels)))
+    return ImageBank(name, train, test, decoded.class_names, content)

@@ -1,0 +1,103 @@
+"""What a device profits from: its precision, compiled functions, and updates captured as CUDA graphs."""
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from osscl.errors import SpecError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one; a device that is not there is the user's error."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise SpecError(f"unknown device {name!r}; allowed: auto, cpu, cuda, cuda:N") from None
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type not in ("cpu", "cuda"):
+        raise SpecError(f"unknown device {name!r}; allowed: auto, cpu, cuda, cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise SpecError(f"device {name!r} is not there: {count} CUDA devices found; allowed: auto, cpu")
+    return device
+
+
+def precision_of(device: torch.device) -> torch.dtype:
+    """Of the networks' forward passes; losses are float32 everywhere."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the device, so that a clock read after it is true."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def fused(function: Callable[P, R]) -> Callable[P, R]:
+    """On CUDA the function compiled into few kernels (TORCH_COMPILE_DISABLE=1 turns it off), elsewhere as written."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if any(isinstance(arg, Tensor) and arg.is_cuda for arg in args):
+            return _compiled(function)(*args, **kwargs)  # type: ignore[no-any-return]
+        return function(*args, **kwargs)
+
+    return call
+
+
+@functools.cache
+def _compiled(function: Callable[..., R]) -> Callable[..., R]:
+    torch._dynamo.config.recompile_limit = 64  # a shape a batch size and a mode; more than the default of 8
+    return torch.compile(function, dynamic=False)
+
+
+class Replay:
+    """An update that is launched as one CUDA graph; on other devices it is simply called.
+
+    The launches of one update cost the CPU as much time as its kernels take the GPU. Captured once, they are replayed
+    as one. Inputs keep their shapes from call to call; the first calls run as written, which also warms up whatever
+    compiles or allocates at first use. What comes back is overwritten by the next call.
+    """
+
+    def __init__(self, update: Callable[..., Tensor], device: torch.device, calls_before: int = 3) -> None:
+        self.update, self.calls_before = update, calls_before
+        self.captures = device.type == "cuda"
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: tuple[Tensor, ...] = ()
+        self.output: Tensor | None = None
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        if not self.captures:
+            return self.update(*inputs)
+        if self.graph is None and self.calls_before > 0:
+            self.calls_before -= 1
+            return self._aside(*inputs)
+        if self.graph is None:
+            self._capture(*inputs)
+        for mine, given in zip(self.inputs, inputs, strict=True):
+            mine.copy_(given, non_blocking=True)
+        assert self.graph is not None and self.output is not None
+        self.graph.replay()
+        return self.output
+
+    def _aside(self, *inputs: Tensor) -> Tensor:
+        """Call the update on a stream of its own, as capturing demands of the calls before it."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            output = self.update(*inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        return output
+
+    def _capture(self, *inputs: Tensor) -> None:
+        self.inputs = tuple(given.clone() for given in inputs)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.output = self.update(*self.inputs)

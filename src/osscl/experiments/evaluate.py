@@ -1,0 +1,65 @@
+"""A method against the truth: accuracy on held-out rows, and its gate on the rows of U_t."""
+
+import torch
+from torch import Tensor
+
+from osscl import metrics
+from osscl.experiments.record import BINS, GateRecord
+from osscl.methods.method import GateReport, Method
+from osscl.stream.step import Stream, Truth
+
+SAMPLES = 8  # rows let in and kept out that a record names
+
+
+def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...], float, Tensor, Tensor]:
+    """After step t: % on the classes of each step so far, % over all of them, and truth and prediction by column."""
+    columns = {c: j for j, c in enumerate(method.classes)}
+    by_step, truths, predictions = [], [], []
+    for k in range(t + 1):
+        rows = stream.evaluation(k)
+        predicted = method.predict(rows.images).argmax(1).cpu() if len(rows) else torch.empty(0, dtype=torch.long)
+        truth = torch.tensor([columns[c] for c in rows.labels.tolist()], dtype=torch.long)
+        by_step.append(100 * float((predicted == truth).float().mean()) if len(rows) else 0.0)
+        truths.append(truth)
+        predictions.append(predicted)
+    truth, predicted = torch.cat(truths), torch.cat(predictions)
+    overall = 100 * float((predicted == truth).float().mean()) if len(truth) else 0.0
+    return tuple(by_step), overall, truth, predicted
+
+
+def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> GateRecord:
+    """What the gate let in and kept out, against what the rows really are."""
+    scores, passed, confident = (part.cpu() for part in (report.scores, report.passed, report.confident))
+    kinds = {"seen": truth.seen, "unseen": truth.unseen, "foreign": truth.foreign}
+    seen_or_foreign = truth.seen | truth.foreign
+    right = report.pseudo_labels.cpu() == truth.labels
+    return GateRecord(
+        auroc_seen=metrics.auroc(scores, truth.seen),
+        auroc_related=metrics.auroc(scores, truth.related),
+        auroc_seen_foreign=metrics.auroc(scores[seen_or_foreign], truth.seen[seen_or_foreign]),
+        precision=metrics.share(truth.related, passed),
+        precision_seen=metrics.share(truth.seen, passed),
+        recall=metrics.share(passed, truth.seen),
+        fpr95=metrics.fpr_at_recall(scores, truth.seen, 0.95),
+        pass_rates={kind: metrics.share(passed, rows) for kind, rows in kinds.items()},
+        histograms={kind: histogram(scores[rows]) for kind, rows in kinds.items()},
+        threshold=report.threshold,
+        pseudo_threshold=report.pseudo_threshold,
+        passed=int(passed.sum()),
+        pseudo_labeled=report.used,
+        pseudo_accuracy=metrics.share(right, confident & truth.seen),
+        let_in=_examples(passed, stream, t),
+        kept_out=_examples(~passed, stream, t),
+    )
+
+
+def histogram(scores: Tensor) -> tuple[int, ...]:
+    """Counts in equal bins over [-1, 1]."""
+    return tuple(torch.histc(scores.float().clamp(-1, 1), BINS, -1, 1).int().tolist())
+
+
+def _examples(mask: Tensor, stream: Stream, t: int) -> tuple[tuple[str, int], ...]:
+    """The first few such rows of U_t, which lies in random order: set and row."""
+    rows, names = stream.steps[t], (stream.spec.main, *stream.spec.peripheral)
+    chosen = mask.nonzero().squeeze(1)[:SAMPLES].tolist()
+    return tuple((names[int(rows.sources[i])], int(rows.unlabeled[i])) for i in chosen)

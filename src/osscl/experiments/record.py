@@ -1,0 +1,136 @@
+"""What came out of a run: one typed record, one JSON file."""
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from osscl.errors import DataError, UserError
+from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
+from osscl.frozen import from_plain, plain
+from osscl.methods.method import PhaseReport
+from osscl.stored import write_text
+
+FORMAT = "osscl record 1"
+BINS = 50  # of the score histograms, over [-1, 1]
+
+
+@dataclass(frozen=True)
+class GateRecord:
+    """The gate against the truth, at one step. None where one side of a comparison is empty."""
+
+    auroc_seen: float | None  # classes met so far against the rest of U_t
+    auroc_related: float | None  # the main set against the foreign ones
+    auroc_seen_foreign: float | None
+    precision: float | None  # share of U-hat that is of the main set
+    precision_seen: float | None  # share of U-hat that is of a class met
+    recall: float | None  # share of the rows of classes met that U-hat holds
+    fpr95: float | None  # share of the rest that passes where .95 of the rows of classes met do
+    pass_rates: Mapping[str, float | None]  # seen, unseen, foreign
+    histograms: Mapping[str, tuple[int, ...]]  # of the scores, by true kind
+    threshold: float  # tau_id
+    pseudo_threshold: float  # tau_pl
+    passed: int  # |U-hat|
+    pseudo_labeled: int  # |T-hat|, the rows that entered training
+    pseudo_accuracy: float | None  # of the rows above the higher threshold that are of a class met
+    let_in: tuple[tuple[str, int], ...]  # a few rows of U-hat: set, row
+    kept_out: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step of the stream."""
+
+    new_classes: tuple[int, ...]
+    labeled: int
+    unlabeled: int
+    asked: int  # unlabelled rows that the spec asked for
+    phases: tuple[PhaseReport, ...]
+    notes: Mapping[str, float]
+    gate: GateRecord | None = None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where, when and by what a record was made."""
+
+    command: str
+    commit: str
+    device: str
+    precision: str
+    osscl: str
+    torch: str
+    python: str
+    date: str
+    seconds: float  # of wall-clock time over all sessions of the run, evaluation and checkpoints included
+    sessions: int  # 1 + how often the run was interrupted and went on
+    peak_memory: int | None  # bytes on the device
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One finished run."""
+
+    id: str
+    configuration: str  # the name of the method's configuration when it ran
+    spec: RunSpec
+    accuracy: tuple[tuple[float, ...], ...]  # [t][k]: % on step k's classes after learning step t
+    overall: tuple[float, ...]  # [t]: % over all classes met up to t
+    final: float  # the paper's number: % over all classes after the last step
+    average: float | None  # mean of overall
+    forgetting: float | None
+    backward_transfer: float | None
+    evaluated_on: str  # test or validation
+    evaluated_rows: int
+    confusion: tuple[tuple[int, ...], ...]  # rows: truth, columns: prediction, in class_order
+    class_order: tuple[int, ...]
+    content: Mapping[str, str]  # hash of each data set
+    steps: tuple[StepRecord, ...]
+    made_by: Provenance
+
+
+def record_to_plain(record: RunRecord) -> dict[str, Any]:
+    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
+    return {"format": FORMAT, **plain({**fields, "spec": None}), "spec": spec_to_plain(record.spec)}
+
+
+def write_record(record: RunRecord, path: Path) -> None:
+    """One file a run, whole or not at all."""
+    write_text(path, json.dumps(record_to_plain(record), indent=1, allow_nan=False) + "\n")
+
+
+def read_record(path: Path) -> RunRecord:
+    """The record in `path`, or one line that says what is wrong with the file."""
+    try:
+        data = json.loads(path.read_text())
+        if data.pop("format") != FORMAT:
+            raise DataError(f"{path} is not of the format {FORMAT!r}")
+        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data["spec"])})
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise DataError(f"{path} cannot be read as a record: {error}") from None
+    except UserError as error:
+        raise DataError(f"{path} cannot be read as a record: {error}") from None
+
+
+def commit() -> str:
+    """Of the code that runs: OSSCL_COMMIT, or what git says of the folder it lies in."""
+    if given := os.environ.get("OSSCL_COMMIT"):
+        return given
+    here = Path(__file__).parent
+    try:
+        head = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run(
+            ["git", "-C", here, "status", "--porcelain", "--", here], capture_output=True, text=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
+
+
+def python_version() -> str:
+    return platform.python_version()

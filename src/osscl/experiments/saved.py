@@ -1,0 +1,115 @@
+"""A trained agent on disk, and the model that one can use."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from osscl.device import pick_device, precision_of
+from osscl.errors import DataError
+from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
+from osscl.frozen import from_plain, plain
+from osscl.methods import METHODS
+from osscl.methods.method import Method, Runtime, Setting
+from osscl.stored import read_state, write_state
+from osscl.stream.step import Stream
+from osscl.vision.augment import Augmentation
+from osscl.vision.encoder import ImageFormat
+
+
+def save_model(folder: Path, agent: Method, spec: RunSpec, stream: Stream) -> None:
+    """The agent as it is after the last step, with all that predicting needs."""
+    setting: Setting = agent.setting  # type: ignore[attr-defined]
+    entry = {
+        "spec": spec_to_plain(spec),
+        "images": plain(setting.images),
+        "augmentation": plain(setting.augmentation),
+        "memory": setting.memory,
+        "class_names": list(stream.main.class_names),
+        "method": agent.state(),
+    }
+    write_state(folder / "model", entry)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One entry an image."""
+
+    labels: Tensor  # (n,) class ids
+    names: tuple[str, ...]
+    probabilities: Tensor  # (n,) of the class named
+    scores: Tensor | None  # (n,) the gate's S(x); None for methods without a gate
+    known: Tensor | None  # (n,) bool: the score passes the gate; images that do not look like no class learned
+
+
+class Model:
+    """What a run ends in."""
+
+    def __init__(self, agent: Method, images: ImageFormat, class_names: Sequence[str]) -> None:
+        self.agent, self.images, self.class_names = agent, images, tuple(class_names)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes learned, in the order in which they were met."""
+        return tuple(self.class_names[c] for c in self.agent.classes)
+
+    def predict(self, images: Tensor | np.ndarray[Any, Any]) -> Prediction:
+        """Labels and gate scores of (n, channels, size, size) uint8 images."""
+        x = self._checked(torch.as_tensor(images))
+        probabilities = self.agent.predict(x).softmax(1).cpu()
+        best = probabilities.max(1)
+        labels = torch.tensor(self.agent.classes)[best.indices]
+        scores = known = None
+        gate = getattr(self.agent, "gate", None)
+        if gate is not None:
+            scores = self.agent.gate_scores(x).cpu()  # type: ignore[attr-defined]
+            known = scores > gate.threshold
+        names = tuple(self.class_names[c] for c in labels.tolist())
+        return Prediction(labels, names, best.values, scores, known)
+
+    def _checked(self, x: Tensor) -> Tensor:
+        wanted = (self.images.channels, self.images.size, self.images.size)
+        if x.dtype != torch.uint8 or tuple(x.shape[1:]) != wanted:
+            raise DataError(
+                f"images must be uint8 of shape (n, {', '.join(map(str, wanted))}), got {x.dtype} {tuple(x.shape)}"
+            )
+        return x.to(self.agent.runtime.device)  # type: ignore[attr-defined]
+
+
+def load(folder: str | Path, device: str = "auto") -> Model:
+    """The model that a run folder holds."""
+    folder = Path(folder)
+    saved = read_state(folder / "model")
+    if saved is None:
+        raise DataError(f"no model in {folder}: a finished run's folder is wanted, as `osscl runs` lists them")
+    spec = spec_from_plain(saved["spec"])
+    images = from_plain(ImageFormat, saved["images"])
+    where = pick_device(device)
+    setting = Setting(
+        images, from_plain(Augmentation, saved["augmentation"]), saved["memory"], spec.seed, spec.schedule
+    )
+    agent = METHODS[type(spec.method)](spec.method, setting, Runtime(where, precision_of(where)))
+    agent.load_state(saved["method"])
+    return Model(agent, images, saved["class_names"])
+
+
+def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
+    """Image files in a model's format: centre crop to a square, box-filtered to its size."""
+    from PIL import Image, UnidentifiedImageError
+
+    rows = []
+    for path in paths:
+        try:
+            with Image.open(path) as opened:
+                picture = opened.convert("L" if images.channels == 1 else "RGB")
+        except (OSError, UnidentifiedImageError):
+            raise DataError(f"{path} cannot be read as an image") from None
+        side = min(picture.size)
+        left, top = (picture.width - side) // 2, (picture.height - side) // 2
+        square = picture.resize((images.size, images.size), Image.Resampling.BOX, (left, top, left + side, top + side))
+        rows.append(torch.from_numpy(np.array(square).reshape(images.size, images.size, -1)).permute(2, 0, 1))
+    return torch.stack(rows) if rows else torch.empty(0, images.channels, images.size, images.size, dtype=torch.uint8)

@@ -1,0 +1,118 @@
+"""What runs: a frozen spec, its id, and the named experiments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from osscl.errors import SpecError, unknown
+from osscl.frozen import added_later, content_id, from_plain, plain, require
+from osscl.methods import CONFIGURATIONS, METHOD_TYPES, on_small_net
+from osscl.methods.method import PAPER, SCHEDULES, Schedule
+from osscl.stream.scenario import ScenarioSpec
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run, completely."""
+
+    scenario: ScenarioSpec
+    method: Any  # a config; its type picks the algorithm, its fields are the hyperparameters
+    schedule: Schedule = PAPER  # never implied, always shown beside a number
+    seed: int = 0
+    stream: str | None = added_later(None, legacy=None)  # digest of rows that are not the ones scenario and seed give
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, self, "seed", "0 or more")
+
+    @property
+    def id(self) -> str:
+        """Readable in front, unmistakable at the end."""
+        return f"{self.type}-{self.scenario.main}-{self.schedule.name}-s{self.seed}-{content_id([self.type, self])}"
+
+    @property
+    def type(self) -> str:
+        """How the method's type is written in files."""
+        names = {kind: name for name, kind in METHOD_TYPES.items()}
+        return names.get(type(self.method), type(self.method).__name__.lower())
+
+
+EXPERIMENTS = {
+    "cifar100-p05": ScenarioSpec("cifar100", ("cifar10",), labeled_fraction=0.05, memory=500),
+    "cifar100-p10": ScenarioSpec("cifar100", ("cifar10",), labeled_fraction=0.1, memory=1000),
+    "cifar10-p01": ScenarioSpec("cifar10", ("cifar100",), labeled_fraction=0.01, memory=50),
+    "cifar10-p10": ScenarioSpec("cifar10", ("cifar100",), labeled_fraction=0.1, memory=200),
+    "tinyimagenet-p05": ScenarioSpec("tinyimagenet", ("cifar10",), labeled_fraction=0.05, memory=1000),
+    "tinyimagenet-p10": ScenarioSpec("tinyimagenet", ("cifar10",), labeled_fraction=0.1, memory=2000),
+    "digits": ScenarioSpec("digits", ("letters",), labels_per_class=3, memory=30),
+}
+
+
+def configuration(name: str) -> Any:
+    """The method config of this name."""
+    if name not in CONFIGURATIONS:
+        raise unknown("method", name, CONFIGURATIONS)
+    return CONFIGURATIONS[name]
+
+
+def schedule(name: str) -> Schedule:
+    """The schedule of this name."""
+    if name not in SCHEDULES:
+        raise unknown("schedule", name, SCHEDULES)
+    return SCHEDULES[name]
+
+
+def experiment(name: str) -> ScenarioSpec:
+    """The scenario of this name."""
+    if name not in EXPERIMENTS:
+        raise unknown("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]
+
+
+def make_spec(scenario: ScenarioSpec, method: Any, schedule: Schedule, seed: int) -> RunSpec:
+    """A spec in which the schedule's own demands on the method are carried out."""
+    return RunSpec(scenario, on_small_net(method) if schedule.small_net else method, schedule, seed)
+
+
+def name_of(spec: RunSpec) -> str:
+    """The configuration that a spec's method is, by its fields; one that is none of them gets a star."""
+    for name, config in CONFIGURATIONS.items():
+        if type(config) is type(spec.method) and spec.method in (config, on_small_net(config)):
+            return name
+    return f"{spec.type}*"
+
+
+def describe_schedule(spec: RunSpec) -> str:
+    """The schedule in words: what share of which epochs."""
+    if spec.schedule.max_updates is not None:
+        return f"{spec.schedule.name} (at most {spec.schedule.max_updates} updates a phase)"
+    method = plain(spec.method)
+    parts = []
+    if "reference" in method:
+        first, later = (spec.schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
+        parts.append(f"reference {first}/{later}")
+    if "learner" in method:
+        parts.append(f"learner {spec.schedule.epochs(method['learner']['epochs'])}")
+    return f"{spec.schedule.name} ({', '.join(parts)} epochs)" if parts else spec.schedule.name
+
+
+def spec_to_plain(spec: RunSpec) -> dict[str, Any]:
+    """What JSON and YAML hold of a spec."""
+    return {**plain(spec), "method": {"type": spec.type, **plain(spec.method)}}
+
+
+def spec_from_plain(data: Mapping[str, Any]) -> RunSpec:
+    """The spec that a file holds; unknown keys are refused by name."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("method"), Mapping):
+        raise SpecError("a spec is a mapping with the fields scenario, method, schedule and seed")
+    method = dict(data["method"])
+    kind = method.pop("type", None)
+    if kind not in METHOD_TYPES:
+        raise unknown("method type", kind, METHOD_TYPES)
+    fields = {**data, "method": from_plain(METHOD_TYPES[kind], method, "method")}
+    if isinstance(fields.get("schedule"), str):
+        fields["schedule"] = schedule(fields["schedule"])
+    return from_plain(RunSpec, fields)
+
+
+def with_seed(spec: RunSpec, seed: int) -> RunSpec:
+    return replace(spec, seed=seed)

@@ -1,0 +1,161 @@
+"""Frozen dataclasses as data: their plain form, the way back, changes by name, and an id of what they say."""
+
+import dataclasses
+import hashlib
+import json
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from osscl.errors import SpecError, unknown
+
+T = TypeVar("T")
+
+
+def require(holds: bool, spec: object, name: str, allowed: str) -> None:
+    """Refuse a spec at birth: which field, what it was given, what is allowed."""
+    if not holds:
+        raise SpecError(f"{name} must be {allowed}, got {getattr(spec, name)!r}")
+
+
+def require_choices(spec: Any) -> None:
+    """Refuse a value outside the `Literal` that a field is declared with."""
+    for name, hint in get_type_hints(type(spec)).items():
+        if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
+            raise unknown(name, getattr(spec, name), [str(choice) for choice in get_args(hint)])
+
+
+def added_later(default: Any, *, legacy: Any) -> Any:
+    """A field that older versions did not have: at `legacy` it means what they did, and is left out of the id."""
+    return dataclasses.field(default=default, metadata={"legacy": legacy})
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses as dicts, tuples as lists, all the way down: what JSON and YAML can hold."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def content_id(value: Any, length: int = 12) -> str:
+    """The same for the same content, whatever fields later versions have added at their legacy value."""
+    text = json.dumps(_identifying(value), sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()[:length]
+
+
+def _identifying(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: _identifying(getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if "legacy" not in field.metadata or getattr(value, field.name) != field.metadata["legacy"]
+        }
+    if isinstance(value, list | tuple):
+        return [_identifying(item) for item in value]
+    return value
+
+
+def from_plain(kind: type[T], data: Any, where: str = "") -> T:
+    """The dataclass that `data` describes; an unknown key or a value of the wrong type is the user's error."""
+    if not isinstance(data, Mapping):
+        raise SpecError(f"{where or kind.__name__} must be a mapping of fields, got {data!r}")
+    hints = get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    for key in data:
+        if key not in names:
+            raise unknown("field", _dotted(where, str(key)), names)
+    values = {key: convert(hints[key], item, _dotted(where, key)) for key, item in data.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise SpecError(f"{where or kind.__name__}: {error}") from None
+
+
+def convert(hint: Any, value: Any, where: str) -> Any:
+    """`value`, as read from JSON, YAML or a command line, in the type that a field declares."""
+    origin, args = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return _first_that_fits([arg for arg in args if arg is not type(None)], value, where)
+    if origin is Literal:
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return value if isinstance(value, hint) else from_plain(hint, value, where)
+    if origin in (tuple, list):
+        return _sequence(origin, args, value, where)
+    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return {str(key): convert(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    return _scalar(hint, value, where)
+
+
+def override(spec: T, changes: Sequence[str]) -> T:
+    """`spec` with `a.b=c` changes carried out, each value read as YAML."""
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise SpecError(f"a change is written field=value, got {change!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise SpecError(f"{path}: cannot read the value {text!r}") from None
+        spec = _replaced(spec, path.strip().split("."), value, path.strip())
+    return spec
+
+
+def _replaced(spec: Any, path: list[str], value: Any, where: str) -> Any:
+    if not dataclasses.is_dataclass(spec) or isinstance(spec, type):
+        raise SpecError(f"{where}: {path[0]!r} is not a field of a group of fields")
+    names = [field.name for field in dataclasses.fields(spec)]
+    if path[0] not in names:
+        raise unknown("field", where, names)
+    if len(path) > 1:
+        new = _replaced(getattr(spec, path[0]), path[1:], value, where)
+    else:
+        new = convert(get_type_hints(type(spec))[path[0]], value, where)
+    return dataclasses.replace(spec, **{path[0]: new})
+
+
+def _dotted(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _first_that_fits(hints: Sequence[Any], value: Any, where: str) -> Any:
+    problems = []
+    for hint in hints:
+        try:
+            return convert(hint, value, where)
+        except SpecError as error:
+            problems.append(error)
+    raise problems[-1]
+
+
+def _sequence(origin: type, args: tuple[Any, ...], value: Any, where: str) -> Any:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise SpecError(f"{where} must be a list, got {value!r}")
+    fixed = origin is tuple and Ellipsis not in args
+    if fixed and len(value) != len(args):
+        raise SpecError(f"{where} must have {len(args)} entries, got {len(value)}")
+    hints = args if fixed else [args[0]] * len(value)
+    return origin(convert(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value, strict=True)))
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
+        return value
+    raise SpecError(f"{where} must be of type {hint.__name__}, got {value!r}")

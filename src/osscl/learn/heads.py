@@ -1,0 +1,131 @@
+"""The linear classifier on top of an encoder: by weighted sampling (the paper) or by ridge regression."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osscl.data.images import Labeled
+from osscl.frozen import require, require_choices
+from osscl.stream.randomness import seeded
+from osscl.vision.augment import Augmentation, augment, draws
+from osscl.vision.encoder import Encoder, eval_mode, in_chunks
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """How the head is fitted to T_t and M."""
+
+    solver: Literal["sgd", "ridge"] = "sgd"
+    memory: Literal["before", "after"] = "before"  # M as during the step, or as updated after it
+    epochs: int = 100  # sgd
+    batch: int = 256
+    rate: float = 0.1
+    momentum: float = 0.9
+    penalty: float = 10.0  # ridge
+    copies: int = 20  # ridge: augmented copies of each image beside the plain one
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        require(self.epochs > 0, self, "epochs", "positive")
+        require(self.batch > 0, self, "batch", "positive")
+        require(self.rate > 0, self, "rate", "positive")
+        require(self.penalty > 0, self, "penalty", "positive")
+        require(self.copies >= 0, self, "copies", "0 or more")
+
+
+@dataclass(frozen=True)
+class Head:
+    """Logits of features: a linear map, after centring and projecting to the sphere where `centre` is given."""
+
+    weight: Tensor  # (k, width)
+    bias: Tensor  # (k,)
+    centre: Tensor  # (width,) or empty
+
+    def __call__(self, features: Tensor) -> Tensor:
+        if len(self.centre):
+            features = F.normalize(features - self.centre, dim=1)
+        return features @ self.weight.T + self.bias
+
+
+@dataclass(frozen=True)
+class HeadFit:
+    """What fitting a head needs beside its config."""
+
+    encoder: Encoder
+    data: Labeled
+    classes: Sequence[int]  # column j of the logits is class classes[j]
+    augmentation: Augmentation
+    seed: int
+    names: tuple[str | int, ...]
+    max_updates: int | None = None
+
+    def targets(self) -> Tensor:
+        """Column of each row's class, (n,)."""
+        columns = torch.full((max(self.classes) + 1,), -1, device=self.data.labels.device)
+        columns[torch.tensor(self.classes, device=columns.device)] = torch.arange(
+            len(self.classes), device=columns.device
+        )
+        return columns[self.data.labels]
+
+    def view(self, number: int) -> Tensor:
+        """Features of one augmented copy of every row, (n, width)."""
+        device = self.data.images.device
+        u = draws(len(self.data), seeded(self.seed, *self.names, "copy", number, device=device))
+
+        return in_chunks(
+            lambda images, u: self.encoder.features(augment(images, u, self.augmentation)), self.data.images, u
+        )
+
+
+def fit_head(config: HeadConfig, fit: HeadFit) -> Head:
+    """The head of the encoder as it stands; the encoder is not changed."""
+    solvers: dict[str, Callable[[HeadConfig, HeadFit], Head]] = {"sgd": sgd_head, "ridge": ridge_head}
+    with eval_mode(fit.encoder):
+        return solvers[config.solver](config, fit)
+
+
+def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
+    """Closed form: plain and augmented features, centred, on the sphere, classes weighted equally."""
+    copies = config.copies if fit.max_updates is None else min(config.copies, fit.max_updates)
+    features = torch.cat([in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))])
+    targets = fit.targets().repeat(copies + 1)
+    counts = torch.bincount(targets, minlength=len(fit.classes)).clamp(min=1)
+    weights = (len(targets) / len(fit.classes) / counts)[
+        targets
+    ].double()  # mean 1, so that the penalty keeps its meaning
+    centre = features.mean(0)
+    x = F.normalize(features - centre, dim=1).double()
+    y = F.one_hot(targets, len(fit.classes)).double()
+    x_mean, y_mean = (weights[:, None] * x).mean(0), (weights[:, None] * y).mean(0)
+    xc, yc = x - x_mean, y - y_mean
+    gram = xc.T @ (weights[:, None] * xc) + config.penalty * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    solution = torch.linalg.solve(gram, xc.T @ (weights[:, None] * yc))
+    return Head(solution.T.float().contiguous(), (y_mean - x_mean @ solution).float(), centre)
+
+
+def sgd_head(config: HeadConfig, fit: HeadFit) -> Head:
+    """Logistic regression by SGD; rows drawn with replacement, each class equally often (Appendix B.5)."""
+    targets = fit.targets()
+    weights = 1.0 / torch.bincount(targets, minlength=len(fit.classes)).clamp(min=1)[targets].float()
+    device = fit.data.images.device
+    weight = torch.zeros(len(fit.classes), fit.encoder.width, device=device, requires_grad=True)
+    bias = torch.zeros(len(fit.classes), device=device, requires_grad=True)
+    optimiser = torch.optim.SGD([weight, bias], config.rate, config.momentum)
+    decay = torch.optim.lr_scheduler.MultiStepLR(
+        optimiser, [round(config.epochs * share) for share in (0.6, 0.75, 0.9)], 0.2
+    )
+    epochs = config.epochs if fit.max_updates is None else min(config.epochs, fit.max_updates)
+    for epoch in range(epochs):
+        features = fit.view(epoch)
+        rng = seeded(fit.seed, *fit.names, "rows", epoch, device=device)
+        for rows in torch.multinomial(weights, len(targets), replacement=True, generator=rng).split(config.batch):
+            loss = F.cross_entropy(F.linear(features[rows], weight, bias), targets[rows])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        decay.step()
+    return Head(weight.detach(), bias.detach(), weight.new_empty(0))

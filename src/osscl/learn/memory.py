@@ -1,0 +1,74 @@
+"""The exemplar memory M: labelled images of past classes, equally many a class."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from osscl.data.images import Labeled, concat
+from osscl.frozen import require_choices
+
+Policy = Literal["random", "low", "high", "rainbow"]
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Which images of a class are kept (the paper's table of selection algorithms)."""
+
+    policy: Policy = "random"
+    confidence: Literal["prototype_cosine", "head_probability"] = "prototype_cosine"  # what low, high, rainbow sort by
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+
+
+def quotas(budget: int, classes: int) -> list[int]:
+    """Images a class, in the order in which classes were met: equal shares, the remainder to the newest."""
+    share, rest = divmod(budget, classes)
+    return [share + (i >= classes - rest) for i in range(classes)]
+
+
+def choose(policy: Policy, k: int, n: int, confidence: Tensor | None, rng: Generator) -> Tensor:
+    """Which `k` of a class's `n` images stay, (min(k, n),)."""
+    if k >= n:
+        return torch.arange(n)
+    if policy == "random":
+        return torch.randperm(n, generator=rng)[:k].sort().values
+    assert confidence is not None
+    ranked = confidence.argsort(stable=True).cpu()  # least confident first
+    if policy == "low":
+        return ranked[:k]
+    if policy == "high":
+        return ranked[n - k :]
+    return ranked[:: n // k][:k] if k else ranked[:0]  # rainbow: from all ranges of confidence
+
+
+class Memory:
+    """At most `budget` labelled images of the classes met so far."""
+
+    def __init__(self, budget: int, empty: Labeled) -> None:
+        self.budget, self.labeled = budget, empty
+
+    def update(
+        self,
+        new: Labeled,
+        classes: Sequence[int],
+        policy: Policy,
+        rng: Generator,
+        confidence: Callable[[Labeled], Tensor] | None = None,
+    ) -> None:
+        """Shrink the old classes, take in the new ones (Algorithm 1, line 17); stored images alone can be kept."""
+        everything = concat(self.labeled, new)
+        kept = []
+        for c, k in zip(classes, quotas(self.budget, len(classes)), strict=True):
+            rows = (everything.labels == c).nonzero().squeeze(1)
+            sure = confidence(everything.rows(rows)) if confidence is not None and policy != "random" else None
+            kept.append(rows[choose(policy, k, len(rows), sure, rng).to(rows.device)])
+        self.labeled = everything.rows(torch.cat(kept)) if kept else everything
+
+    def without(self, classes: Sequence[int]) -> Labeled:
+        """What is stored of other classes than these."""
+        others = ~torch.isin(self.labeled.labels, torch.tensor(classes, device=self.labeled.labels.device))
+        return self.labeled.rows(others.nonzero().squeeze(1))

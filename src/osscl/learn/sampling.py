@@ -1,0 +1,85 @@
+"""Batches as row numbers. Each is a function of its own number, so a phase can go on from any of them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from osscl.stream.randomness import seeded
+from osscl.vision.augment import draws
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Endless batches of one size over a pool: shuffle after shuffle, cut into equal pieces.
+
+    Deviation: a loader ends a pass with a smaller batch or drops it; here the next shuffle fills it up, so that every
+    row is met equally often and all batches have one shape.
+    """
+
+    pool: int
+    size: int  # rows a batch; no more than the pool has
+    seed: int
+    names: tuple[str | int, ...]  # the purpose, see `seeded`
+    device: torch.device
+
+    @property
+    def rows(self) -> int:
+        return min(self.size, self.pool)
+
+    @property
+    def per_epoch(self) -> int:
+        return math.ceil(self.pool / self.rows)
+
+    def starting(self, number: int) -> Iterator[Tensor]:
+        """Batch `number` and those after it, each (rows,)."""
+        shuffle, order = -1, torch.empty(0)
+        while True:
+            parts, position, missing = [], number * self.rows, self.rows
+            while missing:
+                needed, offset = divmod(position, self.pool)
+                if needed != shuffle:
+                    shuffle, order = needed, self._order(needed)
+                parts.append(order[offset : offset + missing])
+                position, missing = position + len(parts[-1]), missing - len(parts[-1])
+            yield torch.cat(parts) if len(parts) > 1 else parts[0]
+            number += 1
+
+    def _order(self, shuffle: int) -> Tensor:
+        rng = seeded(self.seed, *self.names, "shuffle", shuffle, device=self.device)
+        return torch.randperm(self.pool, generator=rng, device=self.device)
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Batches with an equal share from each of several stretches of the pool (`balanced_sources` of the fact sheet)."""
+
+    parts: tuple[Shuffled, ...]
+
+    @classmethod
+    def over(cls, sizes: Sequence[int], like: Shuffled) -> "Balanced":
+        shares = len([n for n in sizes if n])
+        share = max(1, like.rows // shares)
+        return cls(
+            tuple(Shuffled(n, share, like.seed, (*like.names, "part", i), like.device) for i, n in enumerate(sizes))
+        )
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.parts if part.pool)
+
+    def starting(self, number: int) -> Iterator[Tensor]:
+        starts = [sum(part.pool for part in self.parts[:i]) for i in range(len(self.parts))]
+        streams = [(start, part.starting(number)) for start, part in zip(starts, self.parts, strict=True) if part.pool]
+        while True:
+            yield torch.cat([start + next(rows) for start, rows in streams])
+
+
+def with_draws(
+    batches: Shuffled | Balanced, names: tuple[str | int, ...], seed: int, start: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches from `start` on, each with the uniform numbers of two views of its rows."""
+    for number, rows in enumerate(batches.starting(start), start):
+        yield rows, draws(2 * len(rows), seeded(seed, *names, "views", number, device=device))

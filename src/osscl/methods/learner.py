@@ -1,0 +1,219 @@
+"""The learner network SL_t: from the labels, from its own past, and from a reference (Section 3.3)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from osscl.data.images import Labeled
+from osscl.device import Replay
+from osscl.frozen import require, require_choices
+from osscl.learn.descent import Descent, OptimiserConfig
+from osscl.learn.sampling import Balanced, Shuffled, with_draws
+from osscl.losses.contrastive import asymmetric_supcon
+from osscl.losses.distillation import relation_distillation
+from osscl.methods.method import PhaseLog, Progress, Runtime, Setting, State
+from osscl.stream.randomness import seeded
+from osscl.vision.augment import two_views
+from osscl.vision.encoder import Encoder, EncoderConfig, frozen_copy, new_encoder
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The learner network and its three losses (Eq. 7)."""
+
+    net: EncoderConfig = field(default_factory=EncoderConfig)
+    start: Literal["random", "reference"] = (
+        "random"  # weights at t = 1: its own (the paper), or a copy of the reference's
+    )
+    sup: float = 1.0  # weight of L_sup
+    gamma: float = 0.2  # weight of L_TD
+    lam: float = 0.2  # weight of L_KD
+    tau: float = 0.1  # temperature of L_sup
+    tau_teacher: float = 0.01  # tau'
+    tau_student: float = 0.2  # tau''
+    epochs: int = 200  # E_S
+    batch: int = 512
+    epoch: Literal["union", "labeled"] = "union"  # one pass over T_t, M and T-hat, or over T_t and M
+    max_updates_per_epoch: int | None = None
+    min_updates: int = 0  # a floor on the updates of a step
+    sampler: Literal["uniform", "balanced_sources"] = "uniform"  # over the union, or a third each from T_t, M and T-hat
+    sup_norm: Literal["all", "anchors"] = "all"  # L_sup is averaged over all 2N views, or over the anchors
+    base_temperature: float | None = None  # SupCon's factor tau / base; the equation has none
+    distill_reduction: Literal["mean", "sum"] = "mean"  # Deviation: Eqs. 5 and 6 sum over the 2N views
+    teacher_statistics: Literal["eval", "batch"] = "eval"  # batch norms of both teachers
+    joint_forward: bool = False  # the batches of L_sup and L_KD in one forward pass, sharing batch statistics
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        for name in ("sup", "gamma", "lam"):
+            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require(self.sup + self.gamma + self.lam > 0, self, "sup", "positive, or gamma or lam must be")
+        for name in ("tau", "tau_teacher", "tau_student"):
+            require(getattr(self, name) > 0, self, name, "positive")
+        require(self.epochs > 0, self, "epochs", "positive")
+        require(self.batch > 1, self, "batch", "at least 2")
+        require(self.min_updates >= 0, self, "min_updates", "0 or more")
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What the learner is taught with at one step."""
+
+    pool: Labeled  # T_t, M and T-hat, in this order
+    sizes: tuple[int, int, int]  # how many rows each of the three has
+    anchors: Tensor  # (n,) bool: rows that L_sup pulls together with their class
+    guide: Tensor | None = None  # images that L_KD is taken on; None without a reference
+    reference: Encoder | None = None
+
+
+class Learner:
+    """SL_t over time."""
+
+    def __init__(self, config: LearnerConfig, setting: Setting, runtime: Runtime) -> None:
+        self.config, self.setting, self.runtime = config, setting, runtime
+        rng = seeded(setting.seed, "init", "learner")
+        self.encoder = new_encoder(config.net, setting.images, rng, runtime.device, runtime.precision).eval()
+        self.past: Encoder | None = None  # SL_{t-1}
+        self.steps_done = 0
+        self.descent: Descent | None = None
+        self.interrupted: State | None = None
+        self.moments: State | None = None  # of the optimiser, where they are kept from step to step
+
+    def remember_past(self) -> None:
+        """Keep the network as it is now as the teacher of L_TD; once, before a step begins."""
+        self.past = self._frozen_copy(self.encoder)
+
+    def start_from(self, encoder: Encoder) -> None:
+        """Take over the weights of another network, unless training has begun."""
+        if self.steps_done == 0 and self.interrupted is None:
+            self.encoder.load_state_dict(encoder.state_dict())
+
+    def learn(self, lesson: Lesson, t: int, log: PhaseLog) -> dict[str, float]:
+        """Lines 9-16 of Algorithm 1; returns what is worth noting."""
+        if self.steps_done > t:
+            return {}
+        log.begin("learner")
+        pool, config = lesson.pool, self.config
+        uniform = Shuffled(len(pool), config.batch, self.setting.seed, ("learner", t), self.runtime.device)
+        batches = Balanced.over(lesson.sizes, uniform) if config.sampler == "balanced_sources" else uniform
+        updates, per_epoch = self._updates(uniform, sum(lesson.sizes[:2]))
+        self.descent = self._descent(updates, per_epoch)
+        views = self._descend(self.descent, lesson, batches, t)
+        self.moments = None if config.optimiser.fresh else self.descent.moments()
+        self.descent, self.steps_done = None, t + 1
+        log.end(updates, views)
+        self.runtime.keep(True)
+        return {
+            "updates_per_epoch": per_epoch,
+            "learner_batch": batches.rows,
+            "anchors_per_batch": float(lesson.anchors.float().mean()) * batches.rows,
+        }
+
+    def _updates(self, batches: Shuffled, n_labeled: int) -> tuple[int, int]:
+        config = self.config
+        per_epoch = batches.per_epoch if config.epoch == "union" else -(-n_labeled // batches.rows)
+        if config.max_updates_per_epoch is not None:
+            per_epoch = min(per_epoch, config.max_updates_per_epoch)
+        updates = max(config.min_updates, self.setting.schedule.epochs(config.epochs) * per_epoch)
+        return self.setting.schedule.capped(updates), per_epoch
+
+    def _descent(self, updates: int, per_epoch: int) -> Descent:
+        descent = Descent([self.encoder], self.config.optimiser, updates, per_epoch)
+        if self.interrupted is not None:
+            descent.load_state(self.interrupted)
+            self.interrupted = None
+        elif self.moments is not None:
+            descent.load_moments(self.moments)
+        return descent
+
+    def _descend(self, descent: Descent, lesson: Lesson, batches: Shuffled | Balanced, t: int) -> int:
+        """The while loop of Algorithm 1; returns the number of views."""
+        seed, device = self.setting.seed, self.runtime.device
+        supervised = with_draws(batches, ("learner", t), seed, descent.done, device)
+        guided: Iterator[tuple[Tensor, ...]] | None = None
+        rows_per_update = batches.rows
+        if lesson.guide is not None:
+            related = Shuffled(len(lesson.guide), self.config.batch, seed, ("guide", t), device)
+            guided = with_draws(related, ("guide", t), seed, descent.done, device)
+            rows_per_update += related.rows
+        update = Replay(self._update(descent, lesson), device)
+        self.encoder.train()
+        while descent.done < descent.updates:
+            descent.set_rate()
+            loss = update(*next(supervised), *(next(guided) if guided is not None else ()))
+            descent.done += 1
+            views = 2 * rows_per_update * descent.done
+            self.runtime.progress(Progress("learner", descent.done, descent.updates, views, loss))
+            self.runtime.keep(False)
+        self.encoder.eval()
+        return 2 * rows_per_update * descent.updates
+
+    def _update(self, descent: Descent, lesson: Lesson) -> Callable[..., Tensor]:
+        """One update as a function of the rows of both batches and the uniform numbers of their views."""
+        hp, augmentation, pool, guide = self.config, self.setting.augmentation, lesson.pool, lesson.guide
+        past = self.past if hp.gamma > 0 else None
+        reference = self._frozen_copy(lesson.reference) if guide is not None and lesson.reference is not None else None
+
+        def distill(student: Tensor, teacher: Tensor) -> Tensor:
+            return relation_distillation(
+                student, teacher, hp.tau_student, hp.tau_teacher, reduction=hp.distill_reduction
+            )
+
+        def update(rows: Tensor, u: Tensor, guide_rows: Tensor | None = None, guide_u: Tensor | None = None) -> Tensor:
+            y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10
+            g = None
+            if guide is not None and guide_rows is not None and guide_u is not None:
+                g = two_views(guide[guide_rows], guide_u, augmentation)
+            z, z_guide = self._embed(x, g)
+            anchors = lesson.anchors[rows].repeat(2)
+            supervised = asymmetric_supcon(
+                z, y, anchors, hp.tau, norm=hp.sup_norm, base_temperature=hp.base_temperature
+            )
+            loss = hp.sup * supervised  # line 11
+            if past is not None:
+                loss = loss + hp.gamma * distill(z, _taught_by(past, x))  # line 13, only for t > 1
+            if reference is not None and g is not None and z_guide is not None:
+                loss = loss + hp.lam * distill(z_guide, _taught_by(reference, g))  # line 14
+            descent.step(loss)  # line 15
+            return loss.detach()
+
+        return update
+
+    def _embed(self, x: Tensor, g: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """z of both batches, each with batch statistics of its own unless they go together."""
+        if g is None:
+            return self.encoder(x), None
+        if not self.config.joint_forward:
+            return self.encoder(x), self.encoder(g)
+        both = self.encoder(torch.cat((x, g)))
+        return both[: len(x)], both[len(x) :]
+
+    def _frozen_copy(self, encoder: Encoder) -> Encoder:
+        return frozen_copy(encoder, batch_statistics=self.config.teacher_statistics == "batch")
+
+    def state(self) -> State:
+        return {
+            "encoder": self.encoder.state_dict(),
+            "past": self.past.state_dict() if self.past is not None else None,
+            "steps_done": self.steps_done,
+            "descent": self.descent.state() if self.descent is not None else None,
+            "moments": self.moments,
+        }
+
+    def load_state(self, state: State) -> None:
+        self.encoder.load_state_dict(state["encoder"])
+        self.past = None
+        if state["past"] is not None:
+            self.past = self._frozen_copy(self.encoder)
+            self.past.load_state_dict(state["past"])
+        self.steps_done = state["steps_done"]
+        self.interrupted, self.moments = state["descent"], state["moments"]
+
+
+@torch.no_grad()
+def _taught_by(teacher: Encoder, x: Tensor) -> Tensor:
+    return teacher(x)  # type: ignore[no-any-return]

@@ -1,0 +1,179 @@
+"""The contract between a method and whoever runs it."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from osscl.data.images import Labeled
+from osscl.device import synchronise
+from osscl.frozen import require
+from osscl.stream.step import Step
+from osscl.vision.augment import Augmentation
+from osscl.vision.encoder import ImageFormat
+
+State = dict[str, Any]  # nested dicts of tensors, numbers, strings, lists and None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How much of a method's own epochs is carried out; printed beside every number."""
+
+    name: str
+    share: float = 1.0  # of the epochs that the method's config names, heads excepted
+    max_updates: int | None = None  # a phase
+    row_cap: int | None = None  # rows of U_t, and of the rows that accuracy is taken on
+    small_net: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.share > 0, self, "share", "positive")
+        require(self.max_updates is None or self.max_updates > 0, self, "max_updates", "positive")
+
+    def epochs(self, full: int) -> int:
+        return max(1, round(full * self.share))
+
+    def capped(self, updates: int) -> int:
+        return updates if self.max_updates is None else min(updates, self.max_updates)
+
+
+PAPER = Schedule("paper")
+SHORT = Schedule("short", share=0.25)
+SMOKE = Schedule("smoke", max_updates=3, row_cap=512, small_net=True)
+DEMO = Schedule("demo")
+SCHEDULES = {schedule.name: schedule for schedule in (PAPER, SHORT, SMOKE, DEMO)}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is told before the first step; nothing of the classes to come."""
+
+    images: ImageFormat
+    augmentation: Augmentation
+    memory: int  # |M|
+    seed: int
+    schedule: Schedule
+    whole_pool: Tensor | None = None  # every unlabelled image there is, for methods that declare `wants_whole_pool`
+
+    def no_images(self) -> Labeled:
+        """An empty set of images of this format."""
+        shape = (0, self.images.channels, self.images.size, self.images.size)
+        return Labeled(torch.empty(shape, dtype=torch.uint8), torch.empty(0, dtype=torch.long))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a method is; the loss stays on the device until somebody looks."""
+
+    phase: str
+    update: int
+    updates: int
+    views: int  # augmented images seen in this phase
+    loss: Tensor | None = None
+
+
+def _nothing(*_: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a method is handed by whoever runs it, so that it never reaches upwards."""
+
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: torch.dtype = torch.float32  # of forward passes; losses are float32
+    keep: Callable[[bool], None] = (
+        _nothing  # "a good moment": the run may save state() now, or stop; True at phase edges
+    )
+    progress: Callable[[Progress], None] = _nothing
+    reference_cache: Path | None = None
+
+
+@dataclass(frozen=True)
+class PhaseReport:
+    """What one phase of one step cost."""
+
+    name: str
+    seconds: float
+    updates: int = 0
+    views: int = 0
+    cached: bool = False  # the seconds are those of the run that did the work
+
+
+@dataclass(frozen=True)
+class GateReport:
+    """What the gate said of each row of U_t."""
+
+    scores: Tensor  # (m,) S(x), higher is more like the classes met
+    passed: Tensor  # (m,) bool, rows of U-hat
+    confident: Tensor  # (m,) bool, rows above the higher threshold
+    pseudo_labels: Tensor  # (m,) the nearest prototype's class
+    threshold: float  # tau_id
+    pseudo_threshold: float  # tau_pl
+    used: int  # rows of T-hat that entered training
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What a method did in one step."""
+
+    phases: tuple[PhaseReport, ...]
+    gate: GateReport | None = None
+    notes: Mapping[str, float] = field(default_factory=dict)
+
+
+class Method(Protocol):
+    """The whole contract; structural, nothing to inherit. Built as `MyMethod(config, setting, runtime)`."""
+
+    classes: list[int]  # met so far, in order; column j of predict() is classes[j]
+
+    def learn(self, step: Step) -> StepReport:
+        """Learn from one step; leaves predict() valid. After load_state() it goes on inside the step that was saved."""
+        ...
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits (n, classes met so far); changes nothing."""
+        ...
+
+    def state(self) -> State: ...
+
+    def load_state(self, state: State) -> None: ...
+
+
+class PhaseLog:
+    """Seconds, updates and views of the phases of one step, kept across interruptions."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.reports: dict[str, PhaseReport] = {}
+        self.open: str | None = None
+        self.before = 0.0  # seconds that the open phase took before an interruption
+        self.started = 0.0
+
+    def begin(self, name: str) -> None:
+        synchronise(self.device)
+        self.before = self.reports[name].seconds if name in self.reports else 0.0
+        self.open, self.started = name, time.perf_counter()
+
+    def end(self, updates: int = 0, views: int = 0) -> None:
+        synchronise(self.device)
+        assert self.open is not None
+        seconds = self.before + time.perf_counter() - self.started
+        self.reports[self.open] = PhaseReport(self.open, seconds, updates, views)
+        self.open = None
+
+    def add(self, report: PhaseReport) -> None:
+        self.reports[report.name] = report
+
+    def state(self) -> State:
+        reports = dict(self.reports)
+        if self.open is not None:
+            reports[self.open] = PhaseReport(self.open, self.before + time.perf_counter() - self.started)
+        return {name: [r.seconds, r.updates, r.views, r.cached] for name, r in reports.items()}
+
+    def load_state(self, state: State) -> None:
+        self.open = None
+        self.reports = {name: PhaseReport(name, *values) for name, values in state.items()}

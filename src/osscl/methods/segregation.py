@@ -1,0 +1,105 @@
+"""Which unlabelled images look like the classes met so far (Section 3.2): prototypes, scores, two thresholds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osscl.data.images import Labeled
+from osscl.frozen import require, require_choices
+from osscl.stream.randomness import seeded
+from osscl.vision.augment import Augmentation, augment, draws
+from osscl.vision.encoder import Encoder, in_chunks
+
+
+@dataclass(frozen=True)
+class GateConfig:
+    """How U_t is sorted and which of its rows the learner may use."""
+
+    eta: tuple[float, float] = (-4.0, -2.0)  # (eta_id, eta_pl)
+    spread: Literal["var", "std"] = "var"  # the paper's text says var; its ancestor OpenCoS uses std
+    prototype_views: int = 10  # |A| in Eq. 2; 0 means the plain image
+    unit_first: bool = True  # prototypes are means of unit vectors, or of raw projections put on the sphere after
+    score_views: Literal["plain", "augmented"] = (
+        "plain"  # scores of the plain image, or the mean over the views of Eq. 2
+    )
+    leave_one_out: bool = False  # score a labelled image against its class without itself
+    pseudo: Literal["past_only", "all", "all_but_no_anchor", "none"] = "past_only"  # which confident rows make up T-hat
+    guide: Literal["gated", "all"] = "gated"  # L_KD sees U-hat, or the whole of U_t
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        require(self.eta[0] <= self.eta[1], self, "eta", "(eta_id, eta_pl) with eta_id <= eta_pl")
+        require(self.prototype_views >= 0, self, "prototype_views", "0 or more")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The prototypes and thresholds of one step."""
+
+    prototypes: Tensor  # (k, d), unit rows
+    threshold: float  # tau_id
+    pseudo_threshold: float  # tau_pl
+    labeled_scores: Tensor  # S_l
+
+    def score(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        """S and the column of the nearest prototype, for unit rows z."""
+        best = (z @ self.prototypes.T).max(1)
+        return best.values, best.indices
+
+
+def class_sums(z: Tensor, columns: Tensor, k: int) -> Tensor:
+    """Sum of the rows of each class, (k, d)."""
+    return z.new_zeros(k, z.shape[1]).index_add_(0, columns, z)
+
+
+def prototypes(z: Tensor, columns: Tensor, k: int) -> Tensor:
+    """Eq. 2 for rows that are embedded already, (k, d)."""
+    return F.normalize(class_sums(z, columns, k), dim=1)  # Eq. 2's 1/count is lost in the projection to the sphere
+
+
+def thresholds(scores: Tensor, config: GateConfig) -> tuple[float, float]:
+    """tau_id and tau_pl from the labelled rows' scores."""
+    spread = scores.var() if config.spread == "var" else scores.std()
+    spread = spread if len(scores) > 1 else torch.zeros_like(spread)
+    return float(scores.mean() + config.eta[0] * spread), float(scores.mean() + config.eta[1] * spread)
+
+
+def leave_one_out_scores(own: Tensor, sums: Tensor, columns: Tensor, plain: Tensor) -> Tensor:
+    """S of each labelled row when its own share `own` is taken out of its class's sum; a lone row keeps itself."""
+    others = sums[columns] - own
+    alone = others.norm(dim=1, keepdim=True) < 1e-6
+    mine = F.normalize(torch.where(alone, sums[columns], others), dim=1)
+    cosines = plain @ F.normalize(sums, dim=1).T
+    return cosines.scatter(1, columns[:, None], (plain * mine).sum(1, keepdim=True)).max(1).values
+
+
+def open_gate(
+    config: GateConfig,
+    reference: Encoder,
+    labeled: Labeled,
+    classes: Sequence[int],
+    augmentation: Augmentation,
+    seed: int,
+    names: tuple[str | int, ...],
+) -> Gate:
+    """Prototypes of T_t and M in the reference's space, and the thresholds that their scores set (lines 5-7)."""
+    place = {c: j for j, c in enumerate(classes)}
+    columns = torch.tensor([place[c] for c in labeled.labels.tolist()], device=labeled.labels.device)
+    plain = in_chunks(reference, labeled.images)
+    embed = reference if config.unit_first else reference.project
+    views = []
+    for a in range(config.prototype_views):
+        u = draws(len(labeled), seeded(seed, *names, "prototype", a, device=labeled.images.device))
+        views.append(in_chunks(lambda x, u: embed(augment(x, u, augmentation)), labeled.images, u))
+    mean_view = torch.stack(views).mean(0) if views else in_chunks(embed, labeled.images)
+    sums = class_sums(mean_view, columns, len(classes))
+    seen_as = plain if config.score_views == "plain" else F.normalize(mean_view, dim=1)
+    if config.leave_one_out:
+        scores = leave_one_out_scores(mean_view, sums, columns, seen_as)
+    else:
+        scores = (seen_as @ F.normalize(sums, dim=1).T).max(1).values
+    return Gate(F.normalize(sums, dim=1), *thresholds(scores, config), scores)

@@ -1,0 +1,212 @@
+"""URSL: Unsupervised Reference and Supervised Learner (Algorithm 1)."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from osscl.data.images import Labeled, concat
+from osscl.errors import SpecError
+from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.memory import Memory, MemoryConfig
+from osscl.methods.learner import Learner, LearnerConfig, Lesson
+from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport
+from osscl.methods.reference import Reference, ReferenceConfig
+from osscl.methods.segregation import Gate, GateConfig, open_gate
+from osscl.stream.randomness import seeded
+from osscl.stream.step import Step
+from osscl.vision.encoder import in_chunks
+
+
+@dataclass(frozen=True)
+class UrslConfig:
+    """URSL's hyperparameters; the defaults are the paper's table of chosen ones."""
+
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    head: HeadConfig = field(default_factory=HeadConfig)
+
+    def __post_init__(self) -> None:
+        if self.learner.start == "reference" and self.learner.net != self.reference.net:
+            raise SpecError("learner.start=reference needs learner.net and reference.net to be of one shape")
+        if self.memory.policy != "random" and self.memory.confidence == "prototype_cosine" and not self.needs_reference:
+            raise SpecError(f"memory.policy={self.memory.policy} by prototype_cosine needs a reference network")
+        if self.memory.confidence == "head_probability" and self.head.memory == "after":
+            raise SpecError("memory.confidence=head_probability needs head.memory=before: the head must exist by then")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the agent looks at unlabelled images at all."""
+        return self.learner.lam > 0 or self.gate.pseudo != "none" or self.learner.start == "reference"
+
+    @property
+    def wants_whole_pool(self) -> bool:
+        return self.reference.pretrained
+
+
+@dataclass(frozen=True)
+class Segregated:
+    """Lines 5-8 of Algorithm 1: what the gate says of U_t, and the rows that it hands on."""
+
+    report: GateReport
+    pseudo: Labeled  # T-hat
+    related: Tensor  # U-hat's images
+
+
+class Ursl:
+    """The agent: a reference network, a learner network, a memory and a head."""
+
+    def __init__(self, config: UrslConfig, setting: Setting, runtime: Runtime) -> None:
+        self.config, self.setting, self.runtime = config, setting, runtime
+        self.classes: list[int] = []
+        self.reference = Reference(config.reference, setting, runtime) if config.needs_reference else None
+        self.learner = Learner(config.learner, setting, runtime)
+        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.head: Head | None = None
+        self.gate: Gate | None = None
+        self.step_open = -1  # the step that learn() is in, or was in last
+        self.log = PhaseLog(runtime.device)
+        self.notes: dict[str, float] = {}
+
+    def learn(self, step: Step) -> StepReport:
+        """One step of the stream: lines 3-17 of Algorithm 1, then the head."""
+        self._open(step)  # line 3
+        if self.reference is not None:
+            self.reference.learn(step.unlabeled, step.index, self.log)  # line 4
+        found = self._segregate(step)  # lines 5-8
+        if self.reference is not None and self.config.learner.start == "reference":
+            self.learner.start_from(self.reference.encoder)
+        self.notes |= self.learner.learn(self._lesson(step, found), step.index, self.log)  # lines 9-16
+        self._fit_head_and_remember(step)  # lines 17 and 19
+        report = found.report if found is not None else None
+        return StepReport(tuple(self.log.reports.values()), report, dict(self.notes))
+
+    def _open(self, step: Step) -> None:
+        if self.step_open == step.index:
+            return  # goes on inside this step
+        self.step_open = step.index
+        self.classes.extend(step.new_classes)
+        self.log, self.notes = PhaseLog(self.runtime.device), {}
+        if step.index > 0:
+            self.learner.remember_past()
+
+    def _segregate(self, step: Step) -> Segregated | None:
+        """Sort U_t by what the reference makes of it; the same again after an interruption."""
+        if self.reference is None or not self.reference.trained:
+            return None
+        self.log.begin("gate")
+        config, encoder = self.config.gate, self.reference.encoder
+        known = concat(step.labeled, self.memory.labeled)
+        names = ("gate", step.index)
+        self.gate = gate = open_gate(
+            config, encoder, known, self.classes, self.setting.augmentation, self.setting.seed, names
+        )
+        z = in_chunks(encoder, step.unlabeled)
+        scores, nearest = gate.score(z)
+        labels = torch.tensor(self.classes, device=z.device)[nearest]
+        passed, confident = scores > gate.threshold, scores > gate.pseudo_threshold
+        pseudo = self._pseudo_labeled(step, labels, confident)
+        report = GateReport(scores, passed, confident, labels, gate.threshold, gate.pseudo_threshold, int(pseudo.sum()))
+        self._note(gate, z)
+        self.log.end()
+        related = step.unlabeled if config.guide == "all" else step.unlabeled[passed]
+        return Segregated(report, Labeled(step.unlabeled[pseudo], labels[pseudo]), related)
+
+    def _pseudo_labeled(self, step: Step, labels: Tensor, confident: Tensor) -> Tensor:
+        """Rows of T-hat. The paper uses a pseudo-label only to tell whether a row is of a past class."""
+        if self.config.gate.pseudo == "none":
+            return torch.zeros_like(confident)
+        if self.config.gate.pseudo == "past_only":
+            return confident & ~torch.isin(labels, torch.tensor(step.new_classes, device=labels.device))
+        return confident
+
+    def _note(self, gate: Gate, z: Tensor) -> None:
+        self.notes |= {
+            "labeled_score_mean": float(gate.labeled_scores.mean()),
+            "labeled_score_std": float(gate.labeled_scores.std(correction=0)),
+            # A collapsed reference maps everything to one point: mean cosine 1.
+            "reference_mean_cosine": float(z.mean(0).square().sum()) if len(z) else 0.0,
+        }
+
+    def _lesson(self, step: Step, found: Segregated | None) -> Lesson:
+        """T_t, M and T-hat for L_sup and L_TD; T_t, M and U-hat for L_KD."""
+        parts = [step.labeled, self.memory.labeled] + ([found.pseudo] if found is not None else [])
+        pool = concat(*parts)
+        sizes = len(step.labeled), len(self.memory.labeled), len(pool) - len(step.labeled) - len(self.memory.labeled)
+        anchors = torch.isin(pool.labels, torch.tensor(step.new_classes, device=pool.labels.device))  # y in O_t
+        if self.config.gate.pseudo == "all_but_no_anchor":
+            anchors[len(pool) - sizes[2] :] = False
+        if found is None or self.reference is None or self.config.learner.lam == 0:
+            return Lesson(pool, sizes, anchors)
+        guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))
+        return Lesson(pool, sizes, anchors, guide, self.reference.encoder)
+
+    def _fit_head_and_remember(self, step: Step) -> None:
+        """The head is refitted at every step, so that predict() is always valid; then M takes in T_t."""
+        self.log.begin("head")
+        if self.config.head.memory == "before":
+            self.head = self._fit_head(step)
+        rng = seeded(self.setting.seed, "memory", step.index)
+        self.memory.update(step.labeled, self.classes, self.config.memory.policy, rng, self._confidence)
+        if self.config.head.memory == "after":
+            self.head = self._fit_head(step)
+        self.log.end()
+
+    def _fit_head(self, step: Step) -> Head:
+        known = concat(step.labeled, self.memory.without(step.new_classes))
+        names, cap = ("head", step.index), self.setting.schedule.max_updates
+        fit = HeadFit(
+            self.learner.encoder, known, self.classes, self.setting.augmentation, self.setting.seed, names, cap
+        )
+        return fit_head(self.config.head, fit)
+
+    def _confidence(self, rows: Labeled) -> Tensor:
+        """How sure the agent is of each image of one class."""
+        column = self.classes.index(int(rows.labels[0]))
+        if self.config.memory.confidence == "head_probability" and self.head is not None:
+            return self.predict(rows.images).softmax(1)[:, column]
+        assert self.reference is not None and self.gate is not None
+        return in_chunks(self.reference.encoder, rows.images) @ self.gate.prototypes[column]
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits (n, classes met so far); changes nothing."""
+        if self.head is None:
+            raise RuntimeError("predict() before the first learn()")
+        return self.head(in_chunks(self.learner.encoder.features, images))
+
+    def gate_scores(self, images: Tensor) -> Tensor | None:
+        """S(x) of new images, to be held against `gate.threshold`; None without a reference."""
+        if self.reference is None or self.gate is None:
+            return None
+        return self.gate.score(in_chunks(self.reference.encoder, images))[0]
+
+    def state(self) -> State:
+        return {
+            "classes": list(self.classes),
+            "reference": self.reference.state() if self.reference is not None else None,
+            "learner": self.learner.state(),
+            "memory": vars(self.memory.labeled),
+            "head": vars(self.head) if self.head is not None else None,
+            "gate": vars(self.gate) if self.gate is not None else None,
+            "step_open": self.step_open,
+            "log": self.log.state(),
+            "notes": dict(self.notes),
+        }
+
+    def load_state(self, state: State) -> None:
+        device = self.runtime.device
+        self.classes, self.step_open = list(state["classes"]), state["step_open"]
+        if self.reference is not None:
+            self.reference.load_state(state["reference"])
+        self.learner.load_state(state["learner"])
+        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        self.head = Head(**_on(device, state["head"])) if state["head"] is not None else None
+        self.gate = Gate(**_on(device, state["gate"])) if state["gate"] is not None else None
+        self.log.load_state(state["log"])
+        self.notes = dict(state["notes"])
+
+
+def _on(device: torch.device, fields: State) -> State:
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in fields.items()}

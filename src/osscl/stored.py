@@ -1,0 +1,75 @@
+"""Nested state as one safetensors file: tensors as tensors, everything else as JSON in its header. No pickle."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+SUFFIX = ".safetensors"
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Write aside, then rename: whoever reads `path` finds the old state or the new one, never half of one."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = _without_tensors(state, "", tensors)
+    with aside(path.with_suffix(SUFFIX)) as draft:
+        save_file(tensors, str(draft), metadata={"state": json.dumps(skeleton)})
+
+
+def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
+    """The state in `path`; None where there is none, or a file that is damaged."""
+    try:
+        with safe_open(str(path.with_suffix(SUFFIX)), framework="pt", device=str(device)) as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+            skeleton = json.loads((file.metadata() or {})["state"])
+    except (FileNotFoundError, SafetensorError, KeyError, ValueError, OSError):
+        return None
+    return _with_tensors(skeleton, tensors)  # type: ignore[no-any-return]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    with aside(path) as draft:
+        draft.write_text(text)
+
+
+@contextlib.contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; it takes the place of `path` when the block ends well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield draft
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        tensors[name] = value.detach().cpu().contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {"dict": {str(key): _without_tensors(item, f"{name}/{key}", tensors) for key, item in value.items()}}
+    if isinstance(value, list | tuple):
+        return [_without_tensors(item, f"{name}/{i}", tensors) for i, item in enumerate(value)]
+    return value
+
+
+def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(value, dict) and "tensor" in value:
+        return tensors[value["tensor"]]
+    if isinstance(value, dict):
+        return {key: _with_tensors(item, tensors) for key, item in value["dict"].items()}
+    if isinstance(value, list):
+        return [_with_tensors(item, tensors) for item in value]
+    return value

@@ -1,0 +1,95 @@
+"""From a spec and a seed to the rows of every step."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from osscl.data.images import ImageBank
+from osscl.errors import DataError, SpecError
+from osscl.stream.randomness import seeded
+from osscl.stream.scenario import PARTIAL, ScenarioSpec, classes_in_the_world, split_classes
+from osscl.stream.step import StepRows, Stream
+
+
+def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, row_cap: int | None = None) -> Stream:
+    """Class order, labelled rows, held-out rows and every U_t. `row_cap` bounds |U_t| and the held-out rows."""
+    main = banks[spec.main]
+    _check(spec, banks)
+    labels = main.train.labels.cpu()
+    order = torch.randperm(len(main.class_names), generator=seeded(seed, "order"))[: spec.classes].tolist()
+    tasks = split_classes(order, spec.classes_per_step or ())
+    labeled, held_out, pool = split_rows(spec, labels, order, seed)
+    steps = []
+    for t, task in enumerate(tasks):
+        sources, rows, asked = draw_world(spec, banks, tasks, pool, t, seed)
+        if row_cap is not None:
+            sources, rows = sources[:row_cap], rows[:row_cap]
+        steps.append(StepRows(task, torch.cat([labeled[c] for c in task]), sources, rows, asked))
+    if not spec.validation_share:
+        held_out = torch.arange(len(main.test))[torch.isin(main.test.labels.cpu(), torch.tensor(order))]
+    if row_cap is not None:
+        held_out = held_out[torch.randperm(len(held_out), generator=seeded(seed, "cap"))[:row_cap]].sort().values
+    return Stream(spec, seed, banks, tuple(steps), held_out, spec.validation_share > 0, pool)
+
+
+def split_rows(
+    spec: ScenarioSpec, labels: Tensor, classes: Sequence[int], seed: int
+) -> tuple[dict[int, Tensor], Tensor, Tensor]:
+    """Labelled rows by class, validation rows, and the pool of related unlabelled rows: disjoint."""
+    labeled, validation, pool = {}, [], []
+    ranks = torch.randperm(len(classes), generator=seeded(seed, "imbalance")) / max(1, len(classes) - 1)
+    for c, rank in zip(sorted(classes), ranks.tolist(), strict=True):
+        rows = (labels == c).nonzero().squeeze(1)
+        exist = max(1, round(len(rows) * spec.imbalance**-rank))  # an exponential tail in random class order
+        rows = rows[torch.randperm(len(rows), generator=seeded(seed, "split", c))][:exist]
+        n_validation = round(spec.validation_share * len(rows))
+        if spec.labeled_fraction is not None:
+            n_labeled = max(1, round(spec.labeled_fraction * len(rows)))
+        else:
+            n_labeled = spec.labels_per_class or 0
+        if spec.labeled_fraction == 1:
+            n_labeled -= n_validation
+        if n_labeled + n_validation > len(rows):
+            raise SpecError(
+                f"class {c} has {len(rows)} training images, {n_labeled} labels and {n_validation} held out asked"
+            )
+        # Labelled rows come first and validation rows last, so that holding rows out leaves the labels as they are.
+        end = len(rows) - n_validation
+        labeled[c] = rows[:n_labeled]
+        pool.append(rows[n_labeled:end])
+        validation.append(rows[end:])
+    return labeled, torch.cat(validation).sort().values, torch.cat(pool).sort().values
+
+
+def draw_world(
+    spec: ScenarioSpec, banks: Mapping[str, ImageBank], tasks: list[tuple[int, ...]], pool: Tensor, t: int, seed: int
+) -> tuple[Tensor, Tensor, int]:
+    """U_t: without replacement inside a step, independent of other steps, all sources shuffled together."""
+    labels = banks[spec.main].train.labels.cpu()
+    allowed = classes_in_the_world(spec, tasks, t, seeded(seed, "world", t))
+    candidates = pool[torch.isin(labels[pool], torch.tensor(allowed, dtype=torch.long))]
+    related, unrelated = spec.related or 0, spec.unrelated or 0
+    if related > len(candidates) and spec.regime not in PARTIAL:
+        raise SpecError(
+            f"related must be at most the {len(candidates)} unlabelled rows there are at step {t + 1}, got {related}"
+        )
+    rows = [candidates[torch.randperm(len(candidates), generator=seeded(seed, "related", t))[:related]]]
+    for name in spec.peripheral if unrelated else ():
+        n = len(banks[name].train)
+        if unrelated > n:
+            raise SpecError(f"unrelated must be at most the {n} rows of {name}, got {unrelated}")
+        rows.append(torch.randperm(n, generator=seeded(seed, "unrelated", name, t))[:unrelated])
+    sources = torch.cat([torch.full((len(part),), k) for k, part in enumerate(rows)])
+    mixed = torch.randperm(len(sources), generator=seeded(seed, "mix", t))
+    return sources[mixed], torch.cat(rows)[mixed], related + unrelated * len(spec.peripheral)
+
+
+def _check(spec: ScenarioSpec, banks: Mapping[str, ImageBank]) -> None:
+    main = banks[spec.main]
+    if spec.classes > len(main.class_names):
+        raise SpecError(f"classes_per_step must add up to at most {len(main.class_names)} classes, got {spec.classes}")
+    for name in spec.peripheral:
+        if banks[name].train.images.shape[1:] != main.train.images.shape[1:]:
+            shapes = [tuple(banks[n].train.images.shape[1:]) for n in (spec.main, name)]
+            raise DataError(f"images of {spec.main} and {name} differ in shape: {shapes[0]} and {shapes[1]}")

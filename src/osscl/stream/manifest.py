@@ -1,0 +1,96 @@
+"""A stream as a file: the spec, the seed, what the data must be, and every step's rows."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from osscl.data.images import ImageBank
+from osscl.errors import DataError
+from osscl.frozen import from_plain, plain
+from osscl.stream.scenario import ScenarioSpec
+from osscl.stream.step import StepRows, Stream
+
+FORMAT = "osscl stream 1"
+
+
+def to_manifest(stream: Stream) -> dict[str, Any]:
+    """Everything that makes the stream, but for the pixels."""
+    return {
+        "format": FORMAT,
+        "scenario": plain(stream.spec),
+        "seed": stream.seed,
+        "content": {name: bank.content for name, bank in stream.banks.items()},
+        "validation": stream.validation,
+        "held_out": stream.held_out.tolist(),
+        "pool": stream.pool.tolist(),
+        "steps": [
+            {
+                "new_classes": list(rows.new_classes),
+                "labeled": rows.labeled.tolist(),
+                "sources": rows.sources.tolist(),
+                "unlabeled": rows.unlabeled.tolist(),
+                "asked": rows.asked,
+            }
+            for rows in stream.steps
+        ],
+    }
+
+
+def rows_digest(manifest: Mapping[str, Any]) -> str:
+    """The same for two streams exactly if they show the same rows at the same steps."""
+    rows = json.dumps([manifest[key] for key in ("seed", "content", "held_out", "steps")], sort_keys=True)
+    return hashlib.blake2b(rows.encode(), digest_size=8).hexdigest()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest in `path`, or one line that says what is wrong with the file."""
+    try:
+        manifest = json.loads(path.read_text())
+        if manifest["format"] != FORMAT:
+            raise DataError(f"{path} is of the format {manifest['format']!r}, not {FORMAT!r}")
+        missing = {"scenario", "seed", "content", "held_out", "pool", "steps", "validation"} - set(manifest)
+        if missing:
+            raise DataError(f"{path} is no whole stream: {', '.join(sorted(missing))} missing")
+    except FileNotFoundError:
+        raise DataError(f"no stream file at {path}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path} cannot be read as a stream: {error}") from None
+    return manifest  # type: ignore[no-any-return]
+
+
+def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -> Stream:
+    """The stream that a manifest describes, refused when the data is not what it was made from."""
+    for name, content in manifest["content"].items():
+        if banks[name].content != content:
+            raise DataError(f"{name} here has the content {banks[name].content}, the stream was made from {content}")
+    steps = []
+    for t, entry in enumerate(manifest["steps"]):
+        try:
+            labeled, sources, unlabeled = (
+                torch.tensor(entry[key], dtype=torch.long) for key in ("labeled", "sources", "unlabeled")
+            )
+            steps.append(StepRows(tuple(entry["new_classes"]), labeled, sources, unlabeled, entry["asked"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"step {t + 1} of the stream is damaged: {error}") from None
+    held_out, pool = (torch.tensor(manifest[key], dtype=torch.long) for key in ("held_out", "pool"))
+    stream = Stream(
+        from_plain(ScenarioSpec, manifest["scenario"], "scenario"),
+        manifest["seed"], banks, tuple(steps), held_out, manifest["validation"], pool,
+    )  # fmt: skip
+    _check_rows(stream)
+    return stream
+
+
+def _check_rows(stream: Stream) -> None:
+    names = (stream.spec.main, *stream.spec.peripheral)
+    for t, rows in enumerate(stream.steps):
+        if len(rows.sources) != len(rows.unlabeled) or (len(rows.sources) and int(rows.sources.max()) >= len(names)):
+            raise DataError(f"step {t + 1} of the stream is damaged: sources do not match the unlabelled rows")
+        for k, name in enumerate(names):
+            mine = rows.unlabeled[rows.sources == k]
+            if len(mine) and not 0 <= int(mine.min()) <= int(mine.max()) < len(stream.banks[name].train):
+                raise DataError(f"step {t + 1} of the stream is damaged: it names rows that {name} does not have")

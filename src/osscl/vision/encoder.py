@@ -1,0 +1,154 @@
+"""Encoder = backbone f and projector g; both of the paper's networks are one."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from osscl.device import fused
+from osscl.errors import unknown
+from osscl.frozen import require
+from osscl.vision.backbones import BACKBONES
+
+CHUNK = 1024  # images a forward pass without gradients; one shape, so that one compiled graph serves them all
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The shape of a network."""
+
+    backbone: str = "resnet18"
+    hidden: int | None = None  # width of the projector's hidden layer; the backbone's where None
+    dim: int = 128  # d, the size of z
+    projector_norm: bool = False  # batch norm in the projector
+
+    def __post_init__(self) -> None:
+        if self.backbone not in BACKBONES:
+            raise unknown("backbone", self.backbone, BACKBONES)
+        require(self.hidden is None or self.hidden > 0, self, "hidden", "positive")
+        require(self.dim > 0, self, "dim", "positive")
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """What every image of a run looks like, and the one normaliser that all of them pass."""
+
+    channels: int
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        require(self.size % 8 == 0, self, "size", "divisible by 8")
+
+
+class Encoder(nn.Module):
+    """z = g(f(x)) on the unit sphere; x is uint8, or float in [0, 1]."""
+
+    def __init__(self, config: EncoderConfig, images: ImageFormat, precision: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.precision = precision
+        self.backbone = BACKBONES[config.backbone](images.channels)
+        self.width = self.backbone.width
+        self.projector = projector(self.width, config.hidden or self.width, config.dim, norm=config.projector_norm)
+        self.register_buffer("mean", torch.tensor(images.mean).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(images.std).view(1, -1, 1, 1), persistent=False)
+
+    def features(self, x: Tensor) -> Tensor:
+        """f(x), (n, width), for heads."""
+        return _features(x, self)
+
+    def project(self, x: Tensor) -> Tensor:
+        """g(f(x)), (n, d), before it is put on the sphere."""
+        return _project(x, self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """z, (n, d), unit rows."""
+        return _embed(x, self)
+
+
+# Functions of (x, net), not methods: networks of one shape then share one compiled graph, their weights its inputs.
+@fused
+def _features(x: Tensor, net: Encoder) -> Tensor:
+    return _backbone(x, net).float()
+
+
+@fused
+def _project(x: Tensor, net: Encoder) -> Tensor:
+    with torch.autocast(x.device.type, net.precision, enabled=net.precision != torch.float32):
+        return net.projector(_backbone(x, net)).float()  # type: ignore[no-any-return]
+
+
+@fused
+def _embed(x: Tensor, net: Encoder) -> Tensor:
+    with torch.autocast(x.device.type, net.precision, enabled=net.precision != torch.float32):
+        z = net.projector(_backbone(x, net))
+    return F.normalize(z.float(), dim=1)
+
+
+def _backbone(x: Tensor, net: Encoder) -> Tensor:
+    x = x.float() / 255 if x.dtype == torch.uint8 else x
+    x = ((x - net.mean) / net.std).contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
+    with torch.autocast(x.device.type, net.precision, enabled=net.precision != torch.float32):
+        return net.backbone(x)  # type: ignore[no-any-return]
+
+
+def projector(inputs: int, hidden: int, outputs: int, *, norm: bool) -> nn.Sequential:
+    """A two-layer perceptron; Co2L's shape, biases on."""
+    layers: list[nn.Module] = [nn.Linear(inputs, hidden)]
+    if norm:
+        layers.append(nn.BatchNorm1d(hidden))
+    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(hidden, outputs))
+
+
+def new_encoder(
+    config: EncoderConfig, images: ImageFormat, rng: torch.Generator, device: torch.device, precision: torch.dtype
+) -> Encoder:
+    """A network with random weights that depend on `rng` (a CPU generator) alone, wherever the network lives."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(rng.initial_seed())
+        net = Encoder(config, images, precision)
+    return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def frozen_copy(net: Encoder, *, batch_statistics: bool = False) -> Encoder:
+    """A teacher: it never learns. With `batch_statistics` its norms go by the batch at hand (as Co2L's code has it)."""
+    teacher = copy.deepcopy(net).eval().requires_grad_(False)
+    if batch_statistics:
+        for module in teacher.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.running_mean = module.running_var = None
+    return teacher
+
+
+@torch.no_grad()
+def in_chunks(function: Callable[..., Tensor], *inputs: Tensor, chunk: int = CHUNK) -> Tensor:
+    """`function` over all rows of the inputs without gradients, `chunk` rows at a time, the last filled up on CUDA."""
+    if not len(inputs[0]):
+        return function(*(given.new_zeros(1, *given.shape[1:]) for given in inputs))[:0]
+    parts = []
+    for start in range(0, len(inputs[0]), chunk):
+        piece = [given[start : start + chunk] for given in inputs]
+        n = len(piece[0])
+        if n < chunk and piece[0].is_cuda:
+            piece = [torch.cat((part, part.new_zeros(chunk - n, *part.shape[1:]))) for part in piece]
+        parts.append(function(*piece)[:n])
+    return torch.cat(parts)
+
+
+class eval_mode:
+    """The network in evaluation mode inside the block, as it was after it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+
+    def __enter__(self) -> None:
+        self.was_training = self.net.training
+        self.net.eval()
+
+    def __exit__(self, *_: Any) -> None:
+        self.net.train(self.was_training)

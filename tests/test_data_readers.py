@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from osscl.data.benchmarks import load_bank
+from osscl.data.readers import read_caltech256, read_tinyimagenet
+from osscl.errors import DataError
+
+
+def save(path: Path, pixels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(path, quality=95)
+
+
+def plain(value: int, *shape: int) -> np.ndarray:
+    return np.full(shape, value)
+
+
+def write_tiny(folder: Path) -> Path:
+    """Two classes, whose names come in the wrong order; one training image is grey."""
+    folder.mkdir(parents=True)
+    (folder / "wnids.txt").write_text("n02\nn01\n")
+    (folder / "words.txt").write_text("n01\tgoldfish, Carassius auratus\nn02\tbullfrog\nn99\tnot here\n")
+    save(folder / "train/n01/images/n01_0.JPEG", plain(40, 64, 64, 3))
+    save(folder / "train/n01/images/n01_1.JPEG", plain(60, 64, 64))
+    save(folder / "train/n02/images/n02_0.JPEG", plain(200, 64, 64, 3))
+    save(folder / "val/images/val_0.JPEG", plain(210, 64, 64, 3))
+    save(folder / "val/images/val_1.JPEG", plain(50, 64, 64, 3))
+    (folder / "val/val_annotations.txt").write_text("val_0.JPEG\tn02\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n")
+    return folder
+
+
+def test_tiny_imagenet_takes_class_numbers_from_sorted_names_and_tests_from_validation(tmp_path: Path):
+    tiny = read_tinyimagenet(write_tiny(tmp_path / "tiny"))
+    assert tiny.class_names == ("goldfish", "bullfrog")
+    assert tiny.train_images.shape == (3, 3, 32, 32)
+    assert [(int(image.mean()), label) for image, label in zip(tiny.train_images, tiny.train_labels, strict=True)] == [
+        (40, 0),
+        (60, 0),
+        (200, 1),
+    ]
+    assert [(int(image.mean()), label) for image, label in zip(tiny.test_images, tiny.test_labels, strict=True)] == [
+        (210, 1),
+        (50, 0),
+    ]
+
+
+def test_tiny_imagenet_is_halved_by_the_mean_of_four_pixels(tmp_path: Path):
+    folder = write_tiny(tmp_path / "tiny")
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3))
+    path = folder / "train/n02/images/n02_0.JPEG"
+    save(path, noise)
+    seen = np.asarray(Image.open(path)).astype(float)  # what JPEG left of the noise
+    means = seen.reshape(32, 2, 32, 2, 3).mean((1, 3)).transpose(2, 0, 1)
+    assert np.abs(read_tinyimagenet(folder).train_images[2] - means).max() <= 1  # Pillow rounds twice
+
+
+@pytest.mark.parametrize("lost", ["wnids.txt", "words.txt", "val/val_annotations.txt", "val/images/val_1.JPEG"])
+def test_a_lost_file_of_tiny_imagenet_is_named(tmp_path: Path, lost: str):
+    folder = write_tiny(tmp_path / "tiny")
+    (folder / lost).unlink()
+    with pytest.raises(DataError) as caught:
+        read_tinyimagenet(folder)
+    assert str(folder / lost) in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["val_0.JPEG\tn77\t0", "val_0.JPEG"])
+def test_a_wrong_annotation_is_quoted(tmp_path: Path, line: str):
+    folder = write_tiny(tmp_path / "tiny")
+    (folder / "val/val_annotations.txt").write_text(line + "\n")
+    with pytest.raises(DataError, match=r"val_annotations\.txt.*val_0\.JPEG"):
+        read_tinyimagenet(folder)
+
+
+def test_a_corrupt_image_is_named(tmp_path: Path):
+    folder = write_tiny(tmp_path / "tiny")
+    path = folder / "train/n01/images/n01_1.JPEG"
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(DataError, match=r"n01_1\.JPEG is not a whole image"):
+        read_tinyimagenet(folder)
+
+
+def test_caltech_reads_images_alone_and_has_no_tests(tmp_path: Path):
+    save(tmp_path / "002.american-flag/002_0001.jpg", plain(90, 50, 80, 3))
+    save(tmp_path / "001.ak47/001_0001.jpg", plain(30, 40, 40))
+    save(tmp_path / "001.ak47/001_0002.JPG", plain(31, 40, 40, 3))
+    (tmp_path / "001.ak47/RENAME2").write_text("not an image")
+    (tmp_path / "001.ak47/._001_0001.jpg").write_text("what macOS leaves behind")
+    (tmp_path / "001.ak47/greg").mkdir()
+    (tmp_path / "note.txt").write_text("not a class")
+    caltech = read_caltech256(tmp_path)
+    assert caltech.class_names == ("ak47", "american-flag")
+    assert caltech.train_labels.tolist() == [0, 0, 1]
+    assert caltech.test_images.shape == (0, 3, 32, 32)
+
+
+def test_caltech_keeps_the_central_square(tmp_path: Path):
+    wide = plain(0, 64, 192, 3)
+    wide[:, 64:128] = 255
+    save(tmp_path / "001.a/wide.png", wide)
+    save(tmp_path / "001.a/xtall.png", wide.transpose(1, 0, 2))
+    assert read_caltech256(tmp_path).train_images.min() == 255
+
+
+def test_a_class_without_images_is_named(tmp_path: Path):
+    (tmp_path / "001.a").mkdir()
+    with pytest.raises(DataError, match=r"001\.a holds no images"):
+        read_caltech256(tmp_path)
+
+
+def test_a_bank_without_tests_survives_the_cache(tmp_path: Path):
+    folder = tmp_path / "256_ObjectCategories"
+    for k in range(257):
+        save(folder / f"{k + 1:03d}.thing{k}/{k}.png", plain(k % 256, 4, 4, 3))
+    first = load_bank("caltech256", tmp_path, tmp_path / "cache")
+    second = load_bank("caltech256", tmp_path, tmp_path / "cache")
+    assert len(second.train) == 257
+    assert second.test.images.shape == (0, 3, 32, 32)
+    assert torch.equal(first.train.images, second.train.images)
+    assert first.content == second.content
