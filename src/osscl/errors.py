@@ -19,6 +19,10 @@ class DataError(UserError):
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
     """The error for a name that is none of `allowed`, with the nearest one that is."""
     names = list(allowed)
-    near = get_close_matches(str(name), names, n=1, cutoff=0.5)
+    near = get_close_matches(str(name).rpartition(".")[2], names, n=1, cutoff=0.5)  # of a.b, b is the one not known
     hint = f"did you mean {near[0]!r}? " if near else ""
     return SpecError(f"unknown {kind} {str(name)!r}; {hint}allowed: {', '.join(names)}")
+
+
+class Stopped(Exception):
+    """A run ended before its end, on demand; its state is saved and the same command goes on."""

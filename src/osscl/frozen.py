@@ -51,14 +51,23 @@ def content_id(value: Any, length: int = 12) -> str:
 
 def _identifying(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        hints = get_type_hints(type(value))
         return {
-            field.name: _identifying(getattr(value, field.name))
+            field.name: _identifying(_declared(hints[field.name], getattr(value, field.name)))
             for field in dataclasses.fields(value)
             if "legacy" not in field.metadata or getattr(value, field.name) != field.metadata["legacy"]
         }
     if isinstance(value, list | tuple):
         return [_identifying(item) for item in value]
     return value
+
+
+def _declared(hint: Any, value: Any) -> Any:
+    """`value` in its field's type, so that a rate of 1 is a rate of 1.0; an id is no check, so it never refuses."""
+    try:
+        return convert(hint, value, "")
+    except (SpecError, TypeError):
+        return value
 
 
 def from_plain(kind: type[T], data: Any, where: str = "") -> T:
@@ -116,7 +125,7 @@ def _replaced(spec: Any, path: list[str], value: Any, where: str) -> Any:
         raise SpecError(f"{where}: {path[0]!r} is not a field of a group of fields")
     names = [field.name for field in dataclasses.fields(spec)]
     if path[0] not in names:
-        raise unknown("field", where, names)
+        raise unknown("field", where.removesuffix("." + ".".join(path[1:])), names)
     if len(path) > 1:
         new = _replaced(getattr(spec, path[0]), path[1:], value, where)
     else:

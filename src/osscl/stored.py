@@ -56,7 +56,8 @@ def aside(path: Path) -> Iterator[Path]:
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
-        tensors[name] = value.detach().cpu().contiguous()
+        name = f"{name}#{len(tensors)}" if name in tensors else name  # of {"a/b": ..., "a": {"b": ...}}
+        tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)  # no two may share memory
         return {"tensor": name}
     if isinstance(value, dict):
         return {"dict": {str(key): _without_tensors(item, f"{name}/{key}", tensors) for key, item in value.items()}}

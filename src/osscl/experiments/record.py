@@ -104,13 +104,13 @@ def write_record(record: RunRecord, path: Path) -> None:
     write_text(path, json.dumps(record_to_plain(record), indent=1, allow_nan=False) + "\n")
 
 
-def read_record(path: Path) -> RunRecord:
-    """The record in `path`, or one line that says what is wrong with the file."""
+def read_record(path: Path, config: type | None = None) -> RunRecord:
+    """The record in `path`, or one line that says what is wrong with the file. `config`: see `spec_from_plain`."""
     try:
         data = json.loads(path.read_text())
         if data.pop("format") != FORMAT:
             raise DataError(f"{path} is not of the format {FORMAT!r}")
-        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data["spec"])})
+        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data["spec"], config)})
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise DataError(f"{path} cannot be read as a record: {error}") from None
     except UserError as error:

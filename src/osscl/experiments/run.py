@@ -21,7 +21,7 @@ from osscl.data.benchmarks import dataset, load_bank
 from osscl.data.images import ImageBank
 from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, synchronise
-from osscl.errors import UserError
+from osscl.errors import Stopped, UserError
 from osscl.experiments.evaluate import evaluate, judge_gate
 from osscl.experiments.record import (
     Provenance,
@@ -61,10 +61,6 @@ class Unwatched:
         pass
 
 
-class Stopped(Exception):
-    """The run ended before its end, on demand; its state is saved and the same command goes on."""
-
-
 @dataclass(frozen=True)
 class Options:
     """How a run is carried out; none of it changes what comes out."""
@@ -98,12 +94,14 @@ def run(
     folder = options.out / spec.id
     finished = folder / f"{spec.id}.json"
     if finished.exists():
-        return read_record(finished)
+        return read_record(finished, type(spec.method))
     device = pick_device(options.device)
     if stream is None:
         banks = load_banks(spec, options.data, device)
         stream = build_stream(spec.scenario, banks, spec.seed, spec.schedule.row_cap)
     with occupied(folder):
+        if finished.exists():  # by now
+            return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
             write_text(folder / "spec.json", as_json(spec))
         record = _carry_out(spec, options, folder, stream, device, method or METHODS[type(spec.method)])
@@ -123,7 +121,8 @@ def _carry_out(
 
     cache = cache_dir() / "references" if options.share_references else None
     runtime = Runtime(device, precision_of(device), saver.keep, progress, cache)
-    agent: Method = kind(spec.method, setting_of(spec, stream), runtime)
+    setting = setting_of(spec, stream)
+    agent: Method = kind(spec.method, setting, runtime)
     position = saver.restore(agent)
     truth = predicted = torch.empty(0, dtype=torch.long)
     with saver.listening():
@@ -145,7 +144,7 @@ def _carry_out(
                 saver.keep(True)
     if not len(truth):
         _, _, truth, predicted = evaluate(agent, stream, len(stream) - 1)
-    save_model(folder, agent, spec, stream)
+    save_model(folder, agent, setting, spec, stream)
     return make_record(spec, stream, agent, position, saver.seconds(), truth, predicted, device)
 
 
@@ -278,6 +277,8 @@ def occupied(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(f"another process is at work on this run, in {folder}") from None
+        for draft in folder.glob(".*.[0-9]*"):  # of a process that was killed while it wrote, see `aside`
+            draft.unlink(missing_ok=True)
         yield
 
 

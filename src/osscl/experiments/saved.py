@@ -21,9 +21,8 @@ from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
 
 
-def save_model(folder: Path, agent: Method, spec: RunSpec, stream: Stream) -> None:
+def save_model(folder: Path, agent: Method, setting: Setting, spec: RunSpec, stream: Stream) -> None:
     """The agent as it is after the last step, with all that predicting needs."""
-    setting: Setting = agent.setting  # type: ignore[attr-defined]
     entry = {
         "spec": spec_to_plain(spec),
         "images": plain(setting.images),
@@ -80,12 +79,21 @@ class Model:
         return x.to(self.agent.runtime.device)  # type: ignore[attr-defined]
 
 
-def load(folder: str | Path, device: str = "auto") -> Model:
-    """The model that a run folder holds."""
-    folder = Path(folder)
+def _read(folder: Path) -> dict[str, Any]:
     saved = read_state(folder / "model")
     if saved is None:
         raise DataError(f"no model in {folder}: a finished run's folder is wanted, as `osscl runs` lists them")
+    return saved
+
+
+def read_spec(folder: Path) -> RunSpec:
+    """What made the model in a run folder."""
+    return spec_from_plain(_read(folder)["spec"])
+
+
+def load(folder: str | Path, device: str = "auto") -> Model:
+    """The model that a run folder holds."""
+    saved = _read(Path(folder))
     spec = spec_from_plain(saved["spec"])
     images = from_plain(ImageFormat, saved["images"])
     where = pick_device(device)

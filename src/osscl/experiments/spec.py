@@ -33,7 +33,8 @@ class RunSpec:
     def type(self) -> str:
         """How the method's type is written in files."""
         names = {kind: name for name, kind in METHOD_TYPES.items()}
-        return names.get(type(self.method), type(self.method).__name__.lower())
+        own = type(self.method).__qualname__.rpartition("<locals>.")[2].removesuffix(".Config")  # of a class elsewhere
+        return names.get(type(self.method), own.lower())
 
 
 EXPERIMENTS = {
@@ -100,15 +101,15 @@ def spec_to_plain(spec: RunSpec) -> dict[str, Any]:
     return {**plain(spec), "method": {"type": spec.type, **plain(spec.method)}}
 
 
-def spec_from_plain(data: Mapping[str, Any]) -> RunSpec:
-    """The spec that a file holds; unknown keys are refused by name."""
+def spec_from_plain(data: Mapping[str, Any], config: type | None = None) -> RunSpec:
+    """The spec that a file holds; unknown keys are refused by name. `config` is the type of a method elsewhere."""
     if not isinstance(data, Mapping) or not isinstance(data.get("method"), Mapping):
         raise SpecError("a spec is a mapping with the fields scenario, method, schedule and seed")
     method = dict(data["method"])
     kind = method.pop("type", None)
-    if kind not in METHOD_TYPES:
+    if config is None and kind not in METHOD_TYPES:
         raise unknown("method type", kind, METHOD_TYPES)
-    fields = {**data, "method": from_plain(METHOD_TYPES[kind], method, "method")}
+    fields = {**data, "method": from_plain(config or METHOD_TYPES[kind], method, "method")}
     if isinstance(fields.get("schedule"), str):
         fields["schedule"] = schedule(fields["schedule"])
     return from_plain(RunSpec, fields)

@@ -93,10 +93,9 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     copies = config.copies if fit.max_updates is None else min(config.copies, fit.max_updates)
     features = torch.cat([in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))])
     targets = fit.targets().repeat(copies + 1)
-    counts = torch.bincount(targets, minlength=len(fit.classes)).clamp(min=1)
-    weights = (len(targets) / len(fit.classes) / counts)[
-        targets
-    ].double()  # mean 1, so that the penalty keeps its meaning
+    counts = torch.bincount(targets, minlength=len(fit.classes))
+    # Mean 1, so that the penalty keeps its meaning; without a memory past classes have no rows.
+    weights = (len(targets) / (counts > 0).sum() / counts.clamp(min=1))[targets].double()
     centre = features.mean(0)
     x = F.normalize(features - centre, dim=1).double()
     y = F.one_hot(targets, len(fit.classes)).double()

@@ -64,7 +64,8 @@ class Memory:
         kept = []
         for c, k in zip(classes, quotas(self.budget, len(classes)), strict=True):
             rows = (everything.labels == c).nonzero().squeeze(1)
-            sure = confidence(everything.rows(rows)) if confidence is not None and policy != "random" else None
+            ranks = confidence is not None and policy != "random" and len(rows) > k
+            sure = confidence(everything.rows(rows)) if confidence is not None and ranks else None
             kept.append(rows[choose(policy, k, len(rows), sure, rng).to(rows.device)])
         self.labeled = everything.rows(torch.cat(kept)) if kept else everything
 

@@ -94,19 +94,18 @@ class Learner:
 
     def learn(self, lesson: Lesson, t: int, log: PhaseLog) -> dict[str, float]:
         """Lines 9-16 of Algorithm 1; returns what is worth noting."""
-        if self.steps_done > t:
-            return {}
-        log.begin("learner")
         pool, config = lesson.pool, self.config
         uniform = Shuffled(len(pool), config.batch, self.setting.seed, ("learner", t), self.runtime.device)
         batches = Balanced.over(lesson.sizes, uniform) if config.sampler == "balanced_sources" else uniform
         updates, per_epoch = self._updates(uniform, sum(lesson.sizes[:2]))
-        self.descent = self._descent(updates, per_epoch)
-        views = self._descend(self.descent, lesson, batches, t)
-        self.moments = None if config.optimiser.fresh else self.descent.moments()
-        self.descent, self.steps_done = None, t + 1
-        log.end(updates, views)
-        self.runtime.keep(True)
+        if self.steps_done <= t:
+            log.begin("learner")
+            self.descent = self._descent(updates, per_epoch)
+            views = self._descend(self.descent, lesson, batches, t)
+            self.moments = None if config.optimiser.fresh else self.descent.moments()
+            self.descent, self.steps_done = None, t + 1
+            log.end(updates, views)
+            self.runtime.keep(True)
         return {
             "updates_per_epoch": per_epoch,
             "learner_batch": batches.rows,
@@ -200,7 +199,7 @@ class Learner:
             "encoder": self.encoder.state_dict(),
             "past": self.past.state_dict() if self.past is not None else None,
             "steps_done": self.steps_done,
-            "descent": self.descent.state() if self.descent is not None else None,
+            "descent": self.descent.state() if self.descent is not None else self.interrupted,
             "moments": self.moments,
         }
 

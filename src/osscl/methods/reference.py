@@ -67,7 +67,7 @@ class Reference:
             self.target = frozen_copy(self.encoder, batch_statistics=True)
         self.steps_done = 0
         self.trainings = 0  # steps at which it did learn; none while U_t is empty
-        self.history = ""  # digest of every U_t so far
+        self.history = ""  # digest of every t and U_t that it learned from
         self.descent: Descent | None = None
         self.interrupted: State | None = None
 
@@ -88,7 +88,7 @@ class Reference:
         self.runtime.keep(True)
 
     def _learn(self, unlabeled: Tensor, t: int, log: PhaseLog) -> None:
-        content = hashlib.blake2b(self.history.encode(), digest_size=16)
+        content = hashlib.blake2b(f"{self.history}, step {t}".encode(), digest_size=16)
         content.update(unlabeled.cpu().numpy().tobytes())
         key = self.cache_key(content.hexdigest())
         if self.interrupted is None and (cached := self._from_cache(key)) is not None:
@@ -166,7 +166,7 @@ class Reference:
     # ----- what is shared with other runs
 
     def cache_key(self, history: str) -> str:
-        """Of everything that these weights depend on; `history` stands for the pixels of every U_t so far."""
+        """Of everything that these weights depend on; `history` stands for every U_t so far, its t and its pixels."""
         sub_spec = plain(self.config), plain(self.setting.augmentation), plain(self.setting.images)
         training = plain(self.setting.schedule), self.setting.seed, history, CODE_VERSION
         machine = str(self.runtime.precision), self.runtime.device.type
@@ -210,7 +210,7 @@ class Reference:
             "steps_done": self.steps_done,
             "trainings": self.trainings,
             "history": self.history,
-            "descent": self.descent.state() if self.descent is not None else None,
+            "descent": self.descent.state() if self.descent is not None else self.interrupted,
         }
 
     def load_state(self, state: State) -> None:

@@ -149,7 +149,10 @@ class Ursl:
         if self.config.head.memory == "before":
             self.head = self._fit_head(step)
         rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, self.config.memory.policy, rng, self._confidence)
+        # While every U_t was empty there is no gate, and with it nothing to rank by.
+        ranks = self.gate is not None or self.config.memory.confidence == "head_probability"
+        policy = self.config.memory.policy if ranks else "random"
+        self.memory.update(step.labeled, self.classes, policy, rng, self._confidence)
         if self.config.head.memory == "after":
             self.head = self._fit_head(step)
         self.log.end()

@@ -1,6 +1,7 @@
 """From a spec and a seed to the rows of every step."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -23,14 +24,21 @@ def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, 
     steps = []
     for t, task in enumerate(tasks):
         sources, rows, asked = draw_world(spec, banks, tasks, pool, t, seed)
-        if row_cap is not None:
-            sources, rows = sources[:row_cap], rows[:row_cap]
         steps.append(StepRows(task, torch.cat([labeled[c] for c in task]), sources, rows, asked))
     if not spec.validation_share:
         held_out = torch.arange(len(main.test))[torch.isin(main.test.labels.cpu(), torch.tensor(order))]
-    if row_cap is not None:
-        held_out = held_out[torch.randperm(len(held_out), generator=seeded(seed, "cap"))[:row_cap]].sort().values
-    return Stream(spec, seed, banks, tuple(steps), held_out, spec.validation_share > 0, pool)
+    return capped(Stream(spec, seed, banks, tuple(steps), held_out, spec.validation_share > 0, pool), row_cap)
+
+
+def capped(stream: Stream, row_cap: int | None) -> Stream:
+    """The stream with at most `row_cap` rows in each U_t and among the held-out rows."""
+    if row_cap is None:
+        return stream
+    steps = tuple(
+        replace(rows, sources=rows.sources[:row_cap], unlabeled=rows.unlabeled[:row_cap]) for rows in stream.steps
+    )
+    order = torch.randperm(len(stream.held_out), generator=seeded(stream.seed, "cap"))
+    return replace(stream, steps=steps, held_out=stream.held_out[order[:row_cap]].sort().values)
 
 
 def split_rows(
@@ -50,7 +58,7 @@ def split_rows(
             n_labeled = spec.labels_per_class or 0
         if spec.labeled_fraction == 1:
             n_labeled -= n_validation
-        if n_labeled + n_validation > len(rows):
+        if n_labeled < 1 or n_labeled + n_validation > len(rows):
             raise SpecError(
                 f"class {c} has {len(rows)} training images, {n_labeled} labels and {n_validation} held out asked"
             )

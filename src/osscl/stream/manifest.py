@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from osscl.data.images import ImageBank
 from osscl.errors import DataError
@@ -42,8 +43,10 @@ def to_manifest(stream: Stream) -> dict[str, Any]:
 
 def rows_digest(manifest: Mapping[str, Any]) -> str:
     """The same for two streams exactly if they show the same rows at the same steps."""
-    rows = json.dumps([manifest[key] for key in ("seed", "content", "held_out", "steps")], sort_keys=True)
-    return hashlib.blake2b(rows.encode(), digest_size=8).hexdigest()
+    banks = [manifest["scenario"][key] for key in ("main", "peripheral")]  # what the sources' numbers stand for
+    rows = [manifest[key] for key in ("seed", "content", "validation", "held_out", "steps")]
+    text = json.dumps([banks, rows], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -65,6 +68,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -> Stream:
     """The stream that a manifest describes, refused when the data is not what it was made from."""
     for name, content in manifest["content"].items():
+        if name not in banks:
+            raise DataError(f"the stream was made from {name}, which is not here")
         if banks[name].content != content:
             raise DataError(f"{name} here has the content {banks[name].content}, the stream was made from {content}")
     steps = []
@@ -76,7 +81,10 @@ def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -
             steps.append(StepRows(tuple(entry["new_classes"]), labeled, sources, unlabeled, entry["asked"]))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"step {t + 1} of the stream is damaged: {error}") from None
-    held_out, pool = (torch.tensor(manifest[key], dtype=torch.long) for key in ("held_out", "pool"))
+    try:
+        held_out, pool = (torch.tensor(manifest[key], dtype=torch.long) for key in ("held_out", "pool"))
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the held-out rows or the pool of the stream are damaged: {error}") from None
     stream = Stream(
         from_plain(ScenarioSpec, manifest["scenario"], "scenario"),
         manifest["seed"], banks, tuple(steps), held_out, manifest["validation"], pool,
@@ -88,9 +96,18 @@ def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -
 def _check_rows(stream: Stream) -> None:
     names = (stream.spec.main, *stream.spec.peripheral)
     for t, rows in enumerate(stream.steps):
-        if len(rows.sources) != len(rows.unlabeled) or (len(rows.sources) and int(rows.sources.max()) >= len(names)):
-            raise DataError(f"step {t + 1} of the stream is damaged: sources do not match the unlabelled rows")
+        where = f"step {t + 1} of the stream is damaged"
+        if len(rows.sources) != len(rows.unlabeled) or not _within(rows.sources, len(names)):
+            raise DataError(f"{where}: sources do not match the unlabelled rows")
+        if not _within(rows.labeled, len(stream.main.train)):
+            raise DataError(f"{where}: it labels rows that {stream.spec.main} does not have")
         for k, name in enumerate(names):
-            mine = rows.unlabeled[rows.sources == k]
-            if len(mine) and not 0 <= int(mine.min()) <= int(mine.max()) < len(stream.banks[name].train):
-                raise DataError(f"step {t + 1} of the stream is damaged: it names rows that {name} does not have")
+            if not _within(rows.unlabeled[rows.sources == k], len(stream.banks[name].train)):
+                raise DataError(f"{where}: it names rows that {name} does not have")
+    evaluated = stream.main.train if stream.validation else stream.main.test
+    if not _within(stream.held_out, len(evaluated)) or not _within(stream.pool, len(stream.main.train)):
+        raise DataError(f"the stream is damaged: it holds out or pools rows that {stream.spec.main} does not have")
+
+
+def _within(rows: Tensor, n: int) -> bool:
+    return not len(rows) or 0 <= int(rows.min()) <= int(rows.max()) < n

@@ -74,8 +74,9 @@ def crop_boxes(u: Tensor, size: int, spec: Augmentation) -> tuple[Tensor, Tensor
     widths, heights = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
     width = height = torch.full_like(widths[:, 0], size)
     for k in reversed(range(TRIES)):
-        fits = (widths[:, k] <= size) & (heights[:, k] <= size)
-        width, height = torch.where(fits, widths[:, k], width), torch.where(fits, heights[:, k], height)
+        w, h = widths[:, k], heights[:, k]
+        fits = (torch.minimum(w, h) >= 1) & (torch.maximum(w, h) <= size)
+        width, height = torch.where(fits, w, width), torch.where(fits, h, height)
     left, top = (u[:, 9] * (size - width + 1)).floor(), (u[:, 10] * (size - height + 1)).floor()
     return left, top, width, height
 

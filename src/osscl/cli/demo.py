@@ -1,0 +1,44 @@
+"""`osscl demo`: the whole thing on embedded data, in three minutes."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def demo(
+    seed: Annotated[int, typer.Option(min=0, help="Of the stream and of everything random in it.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
+    smallest: Annotated[bool, typer.Option(help="A few updates only: tries the plumbing, teaches nothing.")] = False,
+) -> None:
+    """Learn digits two at a time, among letters: from labels alone, then with URSL."""
+    import torch
+    from rich.console import Console
+
+    from osscl.cli.show import comparison, watcher
+    from osscl.experiments.demo import demo_specs
+    from osscl.experiments.run import Options, run
+
+    console = Console()
+    torch.set_num_threads(1)  # networks this small are slower on several threads
+    specs = demo_specs(seed, smallest)
+    scenario = next(iter(specs.values())).scenario
+    console.print(
+        f"Five steps of two digit classes, {scenario.labels_per_class} labels a class, memory {scenario.memory}. "
+        f"Unlabelled: {scenario.related} digits of all classes and {scenario.unrelated} letters a step.\n",
+        highlight=False,
+    )
+    records = []
+    for name, spec in specs.items():
+        options = Options(out=out, device="cpu", share_references=False, watcher=watcher(f"{name:<12}"))
+        records.append((name, run(spec, options)))
+    console.print()
+    console.print(comparison(records))
+    folder = out / specs["URSL"].id
+    console.print(f"\nrun folder: {folder}", highlight=False, soft_wrap=True)
+    console.print(f"predict:    osscl predict {folder}", highlight=False, soft_wrap=True)
+    console.print(
+        "\nDigits leave little room: a tour, not the evidence. Recorded runs on CIFAR are in results/ (`osscl runs "
+        "results`).",
+        highlight=False,
+    )

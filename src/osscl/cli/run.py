@@ -1,0 +1,315 @@
+"""`osscl run`, `runs`, `list`, `stream`: runs and what they are made of."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osscl.errors import SpecError, UserError
+
+if TYPE_CHECKING:
+    from osscl.experiments.spec import RunSpec
+    from osscl.stream.step import Stream
+
+Name = Annotated[str | None, typer.Argument(metavar="[EXPERIMENT]", help="A named experiment; see `osscl list`.")]
+Main = Annotated[str | None, typer.Option(help="Main data set.")]
+Peripheral = Annotated[list[str] | None, typer.Option(help="Peripheral data set; may be given several times.")]
+Labeled = Annotated[float | None, typer.Option(help="P: share of the main training images that has labels.")]
+PerClass = Annotated[int | None, typer.Option(help="Labels a class, in place of a share.")]
+MemorySize = Annotated[int | None, typer.Option("--memory", help="|M|: labelled images kept; 0 for none.")]
+Regime = Annotated[str | None, typer.Option(help="Which unlabelled images appear when; osscl by default.")]
+Validation = Annotated[float | None, typer.Option(help="Share of the main training images held out to choose by.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a field; may be repeated.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Where data lies; else $OSSCL_DATA, else the cache.", show_default=False),
+]
+
+
+def run(
+    name: Name = None,
+    main: Main = None,
+    peripheral: Peripheral = None,
+    labeled: Labeled = None,
+    labels_per_class: PerClass = None,
+    memory: MemorySize = None,
+    regime: Regime = None,
+    validation: Validation = None,
+    method: Annotated[str, typer.Option(help="A configuration; see `osscl list`.")] = "ursl",
+    schedule: Annotated[str, typer.Option(help="paper, short, smoke, demo.")] = "paper",
+    seed: Annotated[int | None, typer.Option(min=0, help="One seed; 0 by default.", show_default=False)] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several: 0-2 or 0,3,5.")] = None,
+    spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A spec, as run folders hold it.")] = None,
+    stream_file: Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="A stream from a file.")] = None,
+    changes: Changes = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    data: Data = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
+    max_minutes: Annotated[float | None, typer.Option(help="Stop cleanly after so long.")] = None,
+    share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
+    dry_run: Annotated[bool, typer.Option(help="Show the spec and its id, and stop.")] = False,
+) -> None:  # fmt: skip
+    """Carry out one run, or one a seed. The same command, given again, goes on where it stopped."""
+    from osscl.experiments.run import Options
+    from osscl.experiments.spec import with_seed
+
+    flags = {
+        "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
+        "memory": memory, "regime": regime, "validation": validation,
+    }  # fmt: skip
+    chosen = seeds_of(seed, seeds)
+    manifest = _manifest(stream_file, name, flags, seed, seeds, spec_file)
+    if manifest is not None:
+        chosen = [manifest["seed"]]
+        base = _spec(None, flags, method, schedule, changes or [], manifest["scenario"])
+    elif spec_file is not None:
+        base = _spec_from_file(spec_file, name, flags, changes or [])
+        chosen = [base.seed] if seed is None and seeds is None else chosen
+    else:
+        base = _spec(name, flags, method, schedule, changes or [], None)
+    for one in chosen:
+        options = Options(out, data, device, max_minutes, share_references=share_references)
+        _run_one(with_seed(base, one), options, manifest, dry_run)
+
+
+def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry_run: bool) -> None:
+    from dataclasses import replace
+
+    import yaml
+    from rich.console import Console
+
+    from osscl.cli.show import comparison, watcher
+    from osscl.experiments.run import run
+    from osscl.experiments.spec import describe_schedule, name_of, spec_to_plain
+
+    stream = None
+    if manifest is not None:
+        spec, stream = _stream_of(spec, manifest, options)
+    typer.echo(yaml.safe_dump(spec_to_plain(spec), sort_keys=False).rstrip())
+    typer.echo(
+        f"# {name_of(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {options.out / spec.id}"
+    )
+    if dry_run:
+        return
+    if (options.out / spec.id / f"{spec.id}.json").exists():
+        typer.echo("# finished before; nothing is run again")
+    record = run(spec, replace(options, watcher=watcher(spec.id)), stream=stream)
+    Console().print(comparison([(record.configuration, record)]))
+    typer.echo(f"predict: osscl predict {options.out / spec.id}")
+
+
+def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: Any) -> tuple["RunSpec", "Stream"]:
+    """The stream of a file; where its rows are not those that scenario and seed give, the spec says so."""
+    from dataclasses import replace
+
+    from osscl.device import pick_device
+    from osscl.experiments.run import load_banks
+    from osscl.stream.build import build_stream, capped
+    from osscl.stream.manifest import from_manifest, rows_digest, to_manifest
+
+    banks = load_banks(spec, options.data, pick_device(options.device))
+    stream = from_manifest(manifest, banks)
+    digest = rows_digest(to_manifest(stream))
+    if digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
+        spec = replace(spec, stream=digest)
+    return spec, capped(stream, spec.schedule.row_cap)
+
+
+def stream(
+    name: Name = None,
+    main: Main = None,
+    peripheral: Peripheral = None,
+    labeled: Labeled = None,
+    labels_per_class: PerClass = None,
+    memory: MemorySize = None,
+    regime: Regime = None,
+    validation: Validation = None,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    changes: Changes = None,
+    data: Data = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the stream there.")] = None,
+) -> None:
+    """Show a stream, step by step; with --out, write it to a file that `osscl run --stream` reads."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from osscl.device import pick_device
+    from osscl.experiments.run import load_banks
+    from osscl.experiments.spec import with_seed
+    from osscl.stored import write_text
+    from osscl.stream.build import build_stream
+    from osscl.stream.manifest import rows_digest, to_manifest
+
+    flags = {
+        "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
+        "memory": memory, "regime": regime, "validation": validation,
+    }  # fmt: skip
+    spec = with_seed(_spec(name, flags, "ursl", "paper", changes or [], None), seed)
+    if out is not None and out.exists():
+        raise UserError(f"{out} exists; nothing is overwritten, give another file")
+    made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
+    manifest = to_manifest(made)
+    table = Table("step", "new classes", "labels", "unlabelled", "seen", "unseen", "foreign")
+    for t, rows in enumerate(made.steps):
+        truth = made.truth(t)
+        kinds = [str(int(kind.sum())) for kind in (truth.seen, truth.unseen, truth.foreign)]
+        names = ", ".join(made.main.class_names[c] for c in rows.new_classes)
+        table.add_row(str(t + 1), names, str(len(rows.labeled)), str(len(rows.unlabeled)), *kinds)
+    Console().print(table)
+    kind = "validation" if made.validation else "test"
+    typer.echo(f"rows: {rows_digest(manifest)}; accuracy on {len(made.held_out)} {kind} images")
+    if out is not None:
+        try:
+            write_text(out, json.dumps(manifest))
+        except OSError as error:
+            raise UserError(f"cannot write {out}: {error.strerror}") from None
+        typer.echo(f"written to {out}")
+
+
+def names() -> None:
+    """Name the experiments, methods, data sets and schedules."""
+    from osscl.data.benchmarks import DATASETS
+    from osscl.experiments.spec import EXPERIMENTS
+    from osscl.methods import CONFIGURATIONS
+    from osscl.methods.method import SCHEDULES
+
+    typer.echo("experiments (osscl run NAME):")
+    for name, scenario in EXPERIMENTS.items():
+        count = f"{scenario.labels_per_class} labels a class"
+        share = f"P={scenario.labeled_fraction}" if scenario.labeled_fraction else count
+        world = f"{scenario.main} among {', '.join(scenario.peripheral)}"
+        typer.echo(f"  {name:<18} {world}; {share}, memory {scenario.memory}, {scenario.steps} steps")
+    typer.echo(f"methods (--method):     {', '.join(CONFIGURATIONS)}")
+    typer.echo(f"schedules (--schedule): {', '.join(SCHEDULES)}")
+    typer.echo(f"data sets:              {', '.join(DATASETS)}")
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where run folders or records lie.")] = Path("runs"),
+) -> None:
+    """Show finished and unfinished runs, and how to go on."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from osscl.cli.show import DASH, number
+    from osscl.errors import DataError
+    from osscl.experiments.record import read_record
+
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; give the one that --out named")
+    table = Table("run", "method", "schedule", "seed", "final %", "forgetting", "on", "minutes")
+    for path in sorted(folder.rglob("*.json")):
+        if path.name in ("spec.json",) or path.name.startswith("."):
+            continue
+        try:
+            record = read_record(path)
+        except DataError as error:
+            typer.echo(f"skipped: {error}", err=True)
+            continue
+        table.add_row(
+            record.id, record.configuration, record.spec.schedule.name, str(record.spec.seed), number(record.final),
+            number(record.forgetting), record.evaluated_on, number(record.made_by.seconds / 60),
+        )  # fmt: skip
+    begun = sorted(folder.glob("*/spec.json"))
+    unfinished = [spec for spec in begun if not (spec.parent / f"{spec.parent.name}.json").exists()]
+    for spec in unfinished:
+        table.add_row(spec.parent.name, DASH, "unfinished", *[DASH] * 5)
+    Console().print(table)
+    for spec in unfinished:
+        typer.echo(f"go on: osscl run --spec {spec} --out {folder}")
+
+
+def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
+    """`0-2` is 0, 1, 2; `0,3` is 0, 3; both may be mixed."""
+    if seed is not None and seeds is not None:
+        raise SpecError("give --seed or --seeds, not both")
+    if seeds is None:
+        return [seed or 0]
+    chosen: list[int] = []
+    for part in seeds.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+            raise SpecError(f"seeds must be written as 0-2 or 0,3,5, got {seeds!r}")
+        chosen += range(int(first), int(last if dash else first) + 1)
+    return list(dict.fromkeys(chosen))
+
+
+def _spec(
+    name: str | None, flags: dict[str, Any], method: str, schedule: str, changes: list[str], scenario: Any
+) -> "RunSpec":
+    """The spec that a name, flags and changes make."""
+    from dataclasses import fields, replace
+
+    from osscl.experiments.spec import RunSpec, configuration, experiment, make_spec
+    from osscl.experiments.spec import schedule as schedule_of
+    from osscl.frozen import from_plain, override
+    from osscl.stream.scenario import ScenarioSpec
+
+    if scenario is not None:
+        made = from_plain(ScenarioSpec, scenario, "scenario")
+    else:
+        made = _scenario(experiment(name) if name is not None else None, flags)
+    spec = make_spec(made, configuration(method), schedule_of(schedule), 0)
+    own = {field.name for field in fields(RunSpec)}
+    rooted = [change if change.partition("=")[0].split(".")[0] in own else f"method.{change}" for change in changes]
+    for change in rooted:  # method is typed Any; its own fields check themselves
+        head, _, rest = change.partition(".")
+        spec = replace(spec, method=override(spec.method, [rest])) if head == "method" else override(spec, [change])
+    return spec
+
+
+def _scenario(base: Any, flags: dict[str, Any]) -> Any:
+    from dataclasses import replace
+
+    from osscl.stream.scenario import ScenarioSpec
+
+    renamed = {"labeled": "labeled_fraction", "validation": "validation_share"}
+    given = {renamed.get(key, key): value for key, value in flags.items() if value is not None and value != []}
+    if "peripheral" in given:
+        given["peripheral"] = tuple(name for entry in given["peripheral"] for name in entry.split(","))
+    if base is None:
+        if "main" not in given:
+            raise SpecError(
+                "name an experiment (see `osscl list`) or give --main, --peripheral, --labeled and --memory"
+            )
+        return ScenarioSpec(**given)
+    if "labels_per_class" in given:
+        given.setdefault("labeled_fraction", None)
+    if "labeled_fraction" in given and given["labeled_fraction"] is not None:
+        given.setdefault("labels_per_class", None)
+    if set(given) & {"main", "peripheral", "regime", "labeled_fraction"}:  # counts were filled in for the old ones
+        given = {"related": None, "unrelated": None, **given}
+    if "main" in given:
+        given.setdefault("classes_per_step", None)
+    return replace(base, **given)
+
+
+def _spec_from_file(path: Path, name: str | None, flags: dict[str, Any], changes: list[str]) -> "RunSpec":
+    import yaml
+
+    from osscl.experiments.spec import spec_from_plain
+
+    if name is not None or changes or any(value is not None and value != [] for value in flags.values()):
+        raise SpecError("--spec says it all: leave the experiment, the scenario's flags and --set out")
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise SpecError(f"cannot read {path}: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise SpecError(f"{path} is neither YAML nor JSON") from None
+    return spec_from_plain(data)
+
+
+def _manifest(
+    path: Path | None, name: str | None, flags: dict[str, Any], seed: int | None, seeds: str | None, spec: Path | None
+) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    given = [key for key, value in flags.items() if value is not None and value != []]
+    if name is not None or given or seed is not None or seeds is not None or spec is not None:
+        raise SpecError("--stream brings scenario and seed: leave the experiment, its flags, --seed and --spec out")
+    from osscl.stream.manifest import read_manifest
+
+    return read_manifest(path)

@@ -1,0 +1,509 @@
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from osscl.data.images import ImageBank, Labeled
+from osscl.errors import DataError, SpecError
+from osscl.stream.build import build_stream
+from osscl.stream.scenario import ScenarioSpec
+from osscl.stream.step import Step, StepRows, Stream, Truth
+
+PER_CLASS, TEST_PER_CLASS, CLASSES = 40, 5, 6
+FOREIGN = {"away": 100, "far": 200}  # a foreign row's pixel, whatever its class
+
+
+def painted(labels: Tensor, value: Tensor) -> Labeled:
+    """Images whose first pixel is `value` and whose second is the row's number: what came through is read off them."""
+    images = torch.zeros(len(labels), 1, 8, 8, dtype=torch.uint8)
+    images[:, 0, 0, 0] = value.to(torch.uint8)
+    images[:, 0, 0, 1] = torch.arange(len(labels)).to(torch.uint8)
+    return Labeled(images, labels)
+
+
+def main_bank(per_class: int = PER_CLASS, classes: int = CLASSES) -> ImageBank:
+    labels, test = torch.arange(classes).repeat(per_class), torch.arange(classes).repeat(TEST_PER_CLASS)
+    names = tuple(f"class {c}" for c in range(classes))
+    return ImageBank("home", painted(labels, labels), painted(test, test + 50), names, "home-content")
+
+
+def foreign_bank(name: str, n: int = 60) -> ImageBank:
+    part = painted(torch.zeros(n, dtype=torch.long), torch.full((n,), FOREIGN[name]))
+    return ImageBank(name, part, part, ("thing",), f"{name}-content")
+
+
+BANKS = {"home": main_bank(), "away": foreign_bank("away"), "far": foreign_bank("far")}
+SPEC = ScenarioSpec(
+    "home", ("away",), labeled_fraction=0.1, memory=6, classes_per_step=(2, 2, 2), related=30, unrelated=20
+)
+
+
+def stream_of(spec: ScenarioSpec = SPEC, seed: int = 0, row_cap: int | None = None, **changes) -> Stream:
+    return build_stream(replace(spec, **changes), BANKS, seed, row_cap)
+
+
+def pixels(images: Tensor) -> Tensor:
+    return images[:, 0, 0, 0].long()
+
+
+def row_pixels(images: Tensor) -> list[tuple[int, int]]:
+    return [(int(a), int(b)) for a, b in images[:, 0, 0, :2].tolist()]
+
+
+def related_classes(stream: Stream, t: int) -> set[int]:
+    """The main classes whose pixels appear in U_t."""
+    return {value for value in pixels(stream.step(t).unlabeled).tolist() if value < CLASSES}
+
+
+def met(stream: Stream, t: int) -> set[int]:
+    return {c for rows in stream.steps[: t + 1] for c in rows.new_classes}
+
+
+EVERY = set(range(CLASSES))
+
+
+# ----- regimes
+
+
+def test_osscl_shows_past_current_and_future_classes_and_foreign_images_at_every_step():
+    stream = stream_of()
+    for t in range(3):
+        assert related_classes(stream, t) == EVERY
+        assert (pixels(stream.step(t).unlabeled) == FOREIGN["away"]).sum() == 20
+        assert len(stream.step(t).unlabeled) == 50
+
+
+def test_only_supervised_has_no_unlabelled_image():
+    stream = stream_of(regime="only_supervised", related=0, unrelated=0)
+    for t in range(3):
+        assert stream.step(t).unlabeled.shape == (0, 1, 8, 8)
+        assert len(stream.truth(t).labels) == 0
+        assert stream.steps[t].asked == 0
+
+
+def test_after_shows_classes_of_this_step_and_of_those_to_come():
+    stream = stream_of(regime="after", unrelated=0)
+    for t in range(3):
+        assert related_classes(stream, t) == (EVERY - met(stream, t - 1) if t else EVERY)
+        assert set(pixels(stream.step(t).unlabeled).tolist()) <= EVERY  # and nothing foreign
+
+
+def test_before_shows_classes_of_earlier_steps_and_at_first_the_current_ones():
+    stream = stream_of(regime="before", unrelated=0)
+    assert related_classes(stream, 0) == met(stream, 0)
+    assert related_classes(stream, 1) == met(stream, 0)
+    assert related_classes(stream, 2) == met(stream, 1)
+    assert FOREIGN["away"] not in pixels(stream.step(1).unlabeled)
+
+
+def test_before_can_skip_the_first_step():
+    stream = stream_of(regime="before", unrelated=0, before_first="skip")
+    assert len(stream.step(0).unlabeled) == 0
+    assert stream.steps[0].asked == 30
+    assert related_classes(stream, 1) == met(stream, 0)
+
+
+def test_only_related_shows_every_class_and_nothing_foreign():
+    stream = stream_of(regime="only_related", unrelated=0)
+    for t in range(3):
+        assert related_classes(stream, t) == EVERY
+        assert set(pixels(stream.step(t).unlabeled).tolist()) == EVERY
+
+
+def test_only_unrelated_shows_nothing_of_the_main_set():
+    stream = stream_of(regime="only_unrelated", related=0)
+    for t in range(3):
+        assert pixels(stream.step(t).unlabeled).tolist() == [FOREIGN["away"]] * 20
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 3), (0.01, 1), (0.34, 2), (1.0, 6)])
+def test_non_iid_shows_a_share_of_all_classes_at_each_step(share, count):
+    stream = stream_of(regime="non_iid", class_share=share)
+    for t in range(3):
+        assert len(related_classes(stream, t)) == count
+        assert (pixels(stream.step(t).unlabeled) == FOREIGN["away"]).sum() == 20
+
+
+def test_non_iid_draws_the_classes_anew_at_each_step_and_seed():
+    streams = [stream_of(regime="non_iid", class_share=0.34, seed=seed) for seed in range(4)]
+    shown = {frozenset(related_classes(stream, t)) for stream in streams for t in range(3)}
+    assert len(shown) > 4
+    assert {c for classes in shown for c in classes} == EVERY
+
+
+# ----- classes and labels
+
+
+def test_every_class_is_met_once_and_labelled_rows_are_of_the_new_classes():
+    stream = stream_of()
+    assert sorted(c for rows in stream.steps for c in rows.new_classes) == list(range(CLASSES))
+    for t in range(3):
+        step = stream.step(t)
+        assert (step.index, len(step.new_classes)) == (t, 2)
+        assert set(pixels(step.labeled.images).tolist()) == set(step.new_classes)
+        assert torch.equal(pixels(step.labeled.images), step.labeled.labels)
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.1, 4), (0.25, 10), (0.0001, 1), (0.5, 20)])
+def test_a_fraction_of_each_class_is_labelled(fraction, count):
+    stream = stream_of(labeled_fraction=fraction, related=10)
+    for t in range(3):
+        labels = pixels(stream.step(t).labeled.images)
+        assert [int((labels == c).sum()) for c in stream.steps[t].new_classes] == [count, count]
+
+
+@pytest.mark.parametrize("count", [1, 3, 17])
+def test_a_count_of_each_class_is_labelled(count):
+    stream = stream_of(labeled_fraction=None, labels_per_class=count)
+    for t in range(3):
+        labels = pixels(stream.step(t).labeled.images)
+        assert [int((labels == c).sum()) for c in stream.steps[t].new_classes] == [count, count]
+
+
+def test_at_a_fraction_of_one_everything_is_labelled_and_nothing_is_left():
+    stream = stream_of(labeled_fraction=1.0, related=0)
+    assert sum(len(rows.labeled) for rows in stream.steps) == CLASSES * PER_CLASS
+    assert len(stream.pool) == 0
+
+
+def test_steps_may_bring_unequal_numbers_of_classes():
+    stream = stream_of(classes_per_step=(1, 3, 2))
+    assert [len(rows.new_classes) for rows in stream.steps] == [1, 3, 2]
+    assert [len(set(pixels(stream.step(t).labeled.images).tolist())) for t in range(3)] == [1, 3, 2]
+
+
+def test_a_subset_of_the_classes_leaves_the_others_out_of_everything():
+    stream = stream_of(classes_per_step=(2, 1), memory=3)
+    chosen = met(stream, 1)
+    assert len(chosen) == 3
+    for t in range(2):
+        assert related_classes(stream, t) == chosen
+        assert set(pixels(stream.evaluation(t).images).tolist()) == {c + 50 for c in stream.steps[t].new_classes}
+    assert set(BANKS["home"].train.labels[stream.pool].tolist()) == chosen
+    others = [met(stream_of(classes_per_step=(2, 1), memory=3, seed=seed), 1) for seed in range(1, 5)]
+    assert any(other != chosen for other in others)
+
+
+def test_more_classes_than_there_are_is_refused():
+    with pytest.raises(SpecError, match="at most 6 classes, got 7"):
+        stream_of(classes_per_step=(4, 3), memory=7)
+
+
+# ----- unlabelled rows
+
+
+def test_several_peripheral_sets_give_their_number_each():
+    stream = stream_of(peripheral=("away", "far"))
+    for t in range(3):
+        values = pixels(stream.step(t).unlabeled)
+        assert [(values == FOREIGN[name]).sum().item() for name in ("away", "far")] == [20, 20]
+        assert (values < CLASSES).sum() == 30
+        assert stream.steps[t].asked == 70
+
+
+def test_a_peripheral_set_that_is_not_drawn_from_stays_out():
+    stream = stream_of(unrelated=0)
+    assert set(pixels(stream.step(0).unlabeled).tolist()) == EVERY
+
+
+def test_sources_are_shuffled_together():
+    values = pixels(stream_of().step(0).unlabeled)
+    foreign = (values == FOREIGN["away"]).nonzero().squeeze(1)
+    assert foreign.min() < 15 and foreign.max() > 35
+    changes = (values[1:] != values[:-1]).sum()
+    assert changes > 25  # nor are classes in blocks
+
+
+def test_labelled_rows_pool_and_validation_rows_are_disjoint_and_are_all_rows():
+    stream = stream_of(validation_share=0.2)
+    labeled = torch.cat([rows.labeled for rows in stream.steps])
+    together = torch.cat((labeled, stream.pool, stream.held_out))
+    assert sorted(together.tolist()) == list(range(CLASSES * PER_CLASS))
+
+
+@pytest.mark.parametrize("validation_share", [0.0, 0.2])
+def test_no_image_of_u_t_is_labelled_or_held_out_at_any_step(validation_share):
+    stream = stream_of(validation_share=validation_share)
+    labeled = {pair for t in range(3) for pair in row_pixels(stream.step(t).labeled.images)}
+    held_out = {pair for t in range(3) for pair in row_pixels(stream.evaluation(t).images)}
+    for t in range(3):
+        unlabeled = set(row_pixels(stream.step(t).unlabeled))
+        assert not unlabeled & labeled
+        assert not unlabeled & held_out
+        assert not labeled & held_out
+
+
+def test_inside_a_step_no_image_comes_twice_but_steps_draw_independently():
+    stream = stream_of(related=200, unrelated=55)
+    drawn = [row_pixels(stream.step(t).unlabeled) for t in range(3)]
+    assert [len(set(pairs)) for pairs in drawn] == [255, 255, 255]
+    assert set(drawn[0]) & set(drawn[1])  # 3 x 200 of 216 rows cannot be disjoint
+    assert set(drawn[0]) != set(drawn[1])
+
+
+def test_a_peripheral_set_keeps_its_draws_when_another_joins():
+    alone, joined = stream_of(), stream_of(peripheral=("away", "far"))
+    for t in range(3):
+        mine = [sorted(s.steps[t].unlabeled[s.steps[t].sources == 1].tolist()) for s in (alone, joined)]
+        assert mine[0] == mine[1]
+
+
+@pytest.mark.parametrize("regime", ["osscl", "only_related", "non_iid"])
+def test_asking_for_more_related_rows_than_there_are_is_refused(regime):
+    changes = {"unrelated": 0, "class_share": 0.5 if regime == "non_iid" else 1.0}
+    available = 108 if regime == "non_iid" else 216
+    assert len(stream_of(regime=regime, related=available, **changes).step(0).unlabeled) == available
+    with pytest.raises(SpecError, match=f"related must be at most the {available} unlabelled rows"):
+        stream_of(regime=regime, related=available + 1, **changes)
+
+
+@pytest.mark.parametrize("regime", ["osscl", "only_unrelated", "after"])
+def test_asking_for_more_unrelated_rows_than_there_are_is_refused(regime):
+    related = 0 if regime == "only_unrelated" else 30
+    assert len(stream_of(regime=regime, related=related, unrelated=60).steps[0].unlabeled) == related + 60
+    with pytest.raises(SpecError, match="unrelated must be at most the 60 rows of away, got 61"):
+        stream_of(regime=regime, related=related, unrelated=61)
+
+
+@pytest.mark.parametrize(("regime", "available"), [("after", [100, 100, 72]), ("before", [72, 72, 100])])
+def test_after_and_before_draw_what_there_is_and_record_what_was_asked(regime, available):
+    stream = stream_of(regime=regime, related=100, unrelated=0)
+    assert [len(stream.step(t).unlabeled) for t in range(3)] == available
+    assert [rows.asked for rows in stream.steps] == [100, 100, 100]
+
+
+def test_peripheral_images_of_another_shape_are_refused():
+    wide = Labeled(torch.zeros(60, 3, 8, 8, dtype=torch.uint8), torch.zeros(60, dtype=torch.long))
+    banks = BANKS | {"away": ImageBank("away", wide, wide, ("thing",), "x")}
+    with pytest.raises(DataError, match="differ in shape"):
+        build_stream(SPEC, banks, 0)
+
+
+def test_the_whole_pool_is_every_row_that_may_ever_be_drawn():
+    stream = stream_of(peripheral=("away", "far"), validation_share=0.1)
+    values = pixels(stream.whole_pool())
+    assert (values < CLASSES).sum() == len(stream.pool) == CLASSES * (40 - 4 - 4)
+    assert [(values == FOREIGN[name]).sum().item() for name in ("away", "far")] == [60, 60]
+    assert (pixels(stream_of(unrelated=0).whole_pool()) < CLASSES).all()
+
+
+# ----- held-out rows
+
+
+def test_without_a_validation_split_accuracy_is_taken_on_all_test_rows_of_the_classes():
+    stream = stream_of()
+    assert not stream.validation
+    for t in range(3):
+        part = stream.evaluation(t)
+        assert len(part) == 2 * TEST_PER_CLASS
+        assert torch.equal(pixels(part.images), part.labels + 50)  # 50 and up: pixels of the test part
+        assert set(part.labels.tolist()) == set(stream.steps[t].new_classes)
+
+
+def test_a_validation_split_comes_out_of_the_pool_and_leaves_the_labelled_rows_as_they_are():
+    plain, held = stream_of(), stream_of(validation_share=0.2)
+    for t in range(3):
+        assert torch.equal(plain.steps[t].labeled, held.steps[t].labeled)
+    assert set(held.held_out.tolist()) <= set(plain.pool.tolist())
+    assert set(held.pool.tolist()) == set(plain.pool.tolist()) - set(held.held_out.tolist())
+    assert torch.bincount(BANKS["home"].train.labels[held.held_out]).tolist() == [8] * CLASSES
+
+
+def test_with_a_validation_split_no_test_row_is_ever_looked_at():
+    stream = stream_of(validation_share=0.2)
+    assert stream.validation
+    for t in range(3):
+        part = stream.evaluation(t)
+        assert len(part) == 16
+        assert torch.equal(pixels(part.images), part.labels)  # below 50: pixels of the training part
+
+
+def test_where_all_is_labelled_the_validation_split_comes_out_of_the_labelled_rows():
+    stream = stream_of(labeled_fraction=1.0, related=0, validation_share=0.2)
+    assert [len(rows.labeled) for rows in stream.steps] == [64] * 3
+    assert len(stream.held_out) == 48
+    labeled = torch.cat([rows.labeled for rows in stream.steps])
+    assert not set(labeled.tolist()) & set(stream.held_out.tolist())
+
+
+@pytest.mark.parametrize(("fraction", "share"), [(0.9, 0.2), (1.0, 0.999)])
+def test_holding_out_so_much_that_labels_run_short_is_refused(fraction, share):
+    with pytest.raises(SpecError, match="class 0 has 40 training images"):
+        stream_of(labeled_fraction=fraction, related=0, validation_share=share)
+
+
+def test_more_labels_than_images_is_refused():
+    with pytest.raises(SpecError, match="class 0 has 40 training images, 41 labels"):
+        stream_of(labeled_fraction=None, labels_per_class=41, related=0)
+
+
+# ----- imbalance and caps
+
+
+def test_imbalance_is_the_largest_class_over_the_smallest_with_an_exponential_between():
+    stream = stream_of(imbalance=8.0, labeled_fraction=0.1, related=10)
+    rows = torch.cat([*(rows.labeled for rows in stream.steps), stream.pool])
+    counts = torch.bincount(BANKS["home"].train.labels[rows], minlength=CLASSES)
+    assert sorted(counts.tolist()) == [round(40 * 8 ** -(k / 5)) for k in (5, 4, 3, 2, 1, 0)]
+    labels = torch.bincount(BANKS["home"].train.labels[torch.cat([r.labeled for r in stream.steps])])
+    assert labels.tolist() == [max(1, round(0.1 * n)) for n in counts.tolist()]
+
+
+def test_the_largest_class_is_not_always_the_same():
+    largest = set()
+    for seed in range(6):
+        stream = stream_of(imbalance=8.0, related=10, seed=seed)
+        rows = torch.cat([*(rows.labeled for rows in stream.steps), stream.pool])
+        largest.add(int(torch.bincount(BANKS["home"].train.labels[rows]).argmax()))
+    assert len(largest) > 1
+
+
+def test_a_row_cap_bounds_u_t_and_the_held_out_rows_and_nothing_else():
+    full, capped = stream_of(), stream_of(row_cap=12)
+    for t in range(3):
+        assert len(capped.step(t).unlabeled) == 12
+        assert torch.equal(capped.steps[t].unlabeled, full.steps[t].unlabeled[:12])
+        assert torch.equal(capped.steps[t].sources, full.steps[t].sources[:12])
+        assert torch.equal(capped.steps[t].labeled, full.steps[t].labeled)
+        assert capped.steps[t].asked == 50
+    assert len(capped.held_out) == 12
+    assert set(capped.held_out.tolist()) < set(full.held_out.tolist())
+    assert len(set(BANKS["home"].test.labels[capped.held_out].tolist())) > 2  # a sample, not the first rows
+
+
+# ----- seeds
+
+
+def rows_of(stream: Stream) -> list[list[int]]:
+    steps = [(rows.labeled, rows.sources, rows.unlabeled, torch.tensor(rows.new_classes)) for rows in stream.steps]
+    return [part.tolist() for step in steps for part in step] + [stream.held_out.tolist(), stream.pool.tolist()]
+
+
+@pytest.mark.parametrize("regime", ["osscl", "after", "before", "non_iid"])
+def test_the_same_seed_is_the_same_stream_whatever_the_global_generator(regime):
+    changes = {"regime": regime, "class_share": 0.5, "validation_share": 0.1}
+    torch.manual_seed(1)
+    one = stream_of(**changes)
+    torch.manual_seed(2)
+    assert rows_of(one) == rows_of(stream_of(**changes))
+
+
+def test_another_seed_is_another_class_order_other_labels_and_other_draws():
+    one, two = stream_of(validation_share=0.1), stream_of(validation_share=0.1, seed=1)
+    assert [rows.new_classes for rows in one.steps] != [rows.new_classes for rows in two.steps]
+    labeled = [{row for rows in stream.steps for row in rows.labeled.tolist()} for stream in (one, two)]
+    assert labeled[0] != labeled[1]
+    assert set(one.held_out.tolist()) != set(two.held_out.tolist())
+    for t in range(3):
+        assert set(one.steps[t].unlabeled.tolist()) != set(two.steps[t].unlabeled.tolist())
+
+
+def test_labelled_rows_and_class_order_do_not_depend_on_the_world():
+    one, two = stream_of(), stream_of(regime="after", related=7, unrelated=0, memory=0)
+    for a, b in zip(one.steps, two.steps, strict=True):
+        assert a.new_classes == b.new_classes
+        assert torch.equal(a.labeled, b.labeled)
+
+
+# ----- what may be known
+
+
+def test_truth_tells_seen_unseen_and_foreign_rows_apart():
+    stream = stream_of(peripheral=("away", "far"))
+    for t in range(3):
+        truth, values = stream.truth(t), pixels(stream.step(t).unlabeled)
+        home = values < CLASSES
+        assert torch.equal(truth.labels, torch.where(home, values, -1))
+        assert torch.equal(truth.foreign, ~home)
+        assert torch.equal(truth.related, home)
+        assert truth.seen.tolist() == [value in met(stream, t) for value in values.tolist()]
+        assert truth.unseen.tolist() == [value in EVERY - met(stream, t) for value in values.tolist()]
+    assert not stream.truth(2).unseen.any()
+
+
+def test_a_step_has_no_field_that_tells_where_a_row_came_from():
+    assert {field.name for field in fields(Step)} == {"index", "new_classes", "labeled", "unlabeled"}
+    step = stream_of().step(1)
+    assert isinstance(step.unlabeled, Tensor)  # images alone, no labels beside them
+    assert step.unlabeled.dtype == torch.uint8
+    hidden = {field.name for kind in (Truth, StepRows) for field in fields(kind)} - {f.name for f in fields(Step)}
+    assert {"seen", "unseen", "foreign", "sources", "labels"} <= hidden
+
+
+def test_a_step_is_a_copy_that_cannot_change_the_banks():
+    stream = stream_of()
+    step = stream.step(0)
+    step.labeled.images.fill_(99)
+    step.unlabeled.fill_(99)
+    again = stream.step(0)
+    assert torch.equal(pixels(again.labeled.images), again.labeled.labels)
+    assert 99 not in pixels(again.unlabeled)
+
+
+# ----- specs
+
+
+def scenario(**changes) -> ScenarioSpec:
+    return replace(SPEC, **changes)
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.01, 5.0])
+def test_a_labelled_fraction_outside_0_1_is_refused_with_its_value(fraction):
+    with pytest.raises(SpecError, match=rf"labeled_fraction must be in \(0, 1\], got {fraction}"):
+        scenario(labeled_fraction=fraction)
+
+
+def test_a_memory_smaller_than_the_classes_is_refused_and_none_is_allowed():
+    assert scenario(memory=0).memory == 0
+    assert scenario(memory=6).memory == 6
+    for memory in (1, 5, -1):
+        with pytest.raises(SpecError, match=f"memory must be 0 .* at least the 6 classes, got {memory}"):
+            scenario(memory=memory)
+
+
+@pytest.mark.parametrize("given", [{"labeled_fraction": 0.1, "labels_per_class": 3}, {"labeled_fraction": None}])
+def test_both_or_neither_way_to_count_labels_is_refused(given):
+    with pytest.raises(SpecError, match="give one of labeled_fraction"):
+        scenario(**given)
+
+
+def test_an_unknown_regime_names_the_nearest():
+    with pytest.raises(SpecError, match="unknown regime 'osccl'; did you mean 'osscl'"):
+        scenario(regime="osccl")
+
+
+def test_an_unknown_data_set_names_the_nearest():
+    with pytest.raises(SpecError, match="did you mean 'cifar100'"):
+        ScenarioSpec("cifar1000", labeled_fraction=0.1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"labels_per_class": 0, "labeled_fraction": None}, {"classes_per_step": ()}, {"classes_per_step": (2, 0)},
+     {"validation_share": 1.0}, {"validation_share": -0.1}, {"class_share": 0.0}, {"class_share": 1.1},
+     {"imbalance": 0.5}, {"related": -1}, {"unrelated": -1}, {"peripheral": ("away", "away")},
+     {"peripheral": ("home",)}, {"before_first": "none"}, {"regime": "only_supervised", "unrelated": 0},
+     {"regime": "only_unrelated"}],
+)  # fmt: skip
+def test_a_field_that_cannot_be_is_named(wrong):
+    field = "related" if wrong.get("regime") else next(iter(wrong))
+    with pytest.raises(SpecError, match=rf"^(unknown )?{field}"):
+        scenario(**wrong)
+
+
+def test_only_related_refuses_unrelated_rows():
+    with pytest.raises(SpecError, match="unrelated must be 0 in the regime only_related"):
+        scenario(regime="only_related")
+
+
+def test_defaults_are_filled_in_at_birth_from_what_is_known_of_the_set():
+    spec = ScenarioSpec("cifar100", ("cifar10",), labeled_fraction=0.05, memory=500)
+    assert (spec.classes_per_step, spec.related, spec.unrelated) == ((10,) * 10, 9000, 9000)
+    assert (spec.steps, spec.classes) == (10, 100)
+    uneven = ScenarioSpec("caltech256", labeled_fraction=0.1)
+    assert uneven.classes_per_step == (16,) * 16 + (1,)
+    assert ScenarioSpec("cifar100", ("cifar10",), labeled_fraction=0.05, regime="after").unrelated == 0
+    assert ScenarioSpec("cifar100", labeled_fraction=1.0).related == 0
+    nothing = ScenarioSpec("cifar100", ("cifar10",), labeled_fraction=0.1, regime="only_supervised")
+    assert (nothing.related, nothing.unrelated) == (0, 0)
