@@ -231,10 +231,8 @@ OWN_STATE = ["byol", "pretrained", "batch statistics", "moments kept", "sgd", "b
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
-def test_an_ablation_runs_also_in_an_empty_world(name, stream):
-    make = maker(Ursl, changed(*ABLATIONS[name]), stream)
-    battery.check_classes_met(make, stream)
-    battery.check_empty_world(make, stream)
+def test_an_ablation_runs_and_may_start_in_an_empty_world(name, stream):
+    battery.check_empty_world(maker(Ursl, changed(*ABLATIONS[name]), stream), stream)
 
 
 @pytest.mark.parametrize("name", OWN_STATE)
@@ -266,7 +264,7 @@ def test_the_guide_is_what_passes_or_everything(stream, lessons):
         for t, (lesson, _) in enumerate(lessons):
             passed = int(reports[t].gate.passed.sum()) if mode == "gated" else len(stream.step(t).unlabeled)
             assert len(lesson.guide) == lesson.sizes[0] + lesson.sizes[1] + passed
-    assert passed == 48
+    assert passed == 32
 
 
 def test_pseudo_labels_by_mode(stream, lessons):
@@ -281,7 +279,7 @@ def test_pseudo_labels_by_mode(stream, lessons):
     for t, part in enumerate(parts[past]):
         assert not set(part.tolist()) & set(stream.steps[t].new_classes)
     assert len(parts[past][0]) == 0 < len(parts[past][2])
-    assert [len(part) for part in parts[everything]] == [48, 48, 48] == [len(part) for part in parts[mute]]
+    assert [len(part) for part in parts[everything]] == [32, 32, 32] == [len(part) for part in parts[mute]]
     assert all(anchored.any() for anchored in anchors[everything])
     assert not any(anchored.any() for anchored in anchors[past] + anchors[mute])
     labeled = [lesson.anchors[: lesson.sizes[0]] for lesson, _ in lessons]
@@ -410,7 +408,7 @@ def test_a_sum_is_as_many_means_as_there_are_views(stream):
         changes = ["learner.sup=0", "learner.gamma=0", "gate.guide=all", f"learner.distill_reduction={reduction}"]
         learned(changed(*changes), stream, runtime=runtime)
     mean, summed = (next(loss for phase, loss in seen if phase == "learner") for seen in losses.values())
-    assert float(summed) == pytest.approx(2 * (8 + 48) * float(mean), rel=1e-4)
+    assert float(summed) == pytest.approx(2 * (8 + 32) * float(mean), rel=1e-4)
 
 
 def learner_updates(stream, *changes, updates=None):
@@ -423,7 +421,7 @@ def learner_updates(stream, *changes, updates=None):
 def test_an_epoch_is_one_pass_over_the_union_or_the_labels(stream):
     whole = ["learner.batch=8", "gate.pseudo=all", ALL_PASS]
     sizes = [8, 16, 21]  # T_t and M
-    assert learner_updates(stream, *whole) == [math.ceil((n + 48) / 8) for n in sizes]
+    assert learner_updates(stream, *whole) == [math.ceil((n + 32) / 8) for n in sizes]
     assert learner_updates(stream, *whole, "learner.epoch=labeled") == [math.ceil(n / 8) for n in sizes]
     assert learner_updates(stream, *whole, "learner.max_updates_per_epoch=2") == [2, 2, 2]
 

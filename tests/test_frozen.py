@@ -101,6 +101,11 @@ def test_an_unknown_key_names_the_nearest_at_any_depth():
         spec_from_plain({"scenario": {}, "method": {"type": "ursl", "learner": {"gama": 1}}})
 
 
+def test_a_word_is_no_list_of_letters():
+    with pytest.raises(SpecError, match=r"scenario\.peripheral must be a list, got 'letters'"):
+        override(RunSpec(EXPERIMENTS["digits"], URSL), ["scenario.peripheral=letters"])
+
+
 def test_a_missing_field_and_a_value_that_is_no_mapping_are_the_users_errors():
     with pytest.raises(SpecError, match="name"):
         from_plain(Outer, {})
@@ -204,6 +209,7 @@ def test_a_change_to_a_spec_is_checked_as_at_birth():
 def test_an_id_follows_the_content_and_nothing_else():
     assert content_id(FULL) == content_id(replace(FULL))
     assert content_id(FULL) == content_id(from_plain(Outer, json.loads(json.dumps(plain(FULL)))))
+    assert content_id(Outer("x", shares={"a": 1.0, "b": 2.0})) == content_id(Outer("x", shares={"b": 2.0, "a": 1.0}))
     assert len(content_id(FULL)) == 12 and len(content_id(FULL, 24)) == 24
     assert content_id(FULL, 24).startswith(content_id(FULL))
 

@@ -214,9 +214,10 @@ def test_loaded_moments_are_copies():
     saved = descent.moments()
     other = Descent([net()], OPTIMISERS[0], 12)
     other.load_moments(saved)
-    held = other.moments()["0"]["exp_avg"].clone()
+    held = {key: value.clone() for key, value in other.moments()["0"].items()}
+    assert set(held) == {"step", "exp_avg", "exp_avg_sq"}
     descend(model, descent, 4)
-    assert torch.equal(other.moments()["0"]["exp_avg"], held)
+    assert all(torch.equal(other.moments()["0"][key], value) for key, value in held.items())
 
 
 def idle(config: OptimiserConfig) -> dict[str, bool]:
@@ -264,6 +265,15 @@ def test_the_optimiser_is_given_the_rate_of_its_update():
         descent.step(-model.weight.sum())  # a slope of -1: the step is the rate
         descent.done += 1
         assert model.weight.item() - before == pytest.approx(rate_at(config, update, 4))
+
+
+def test_sgd_has_nesterov_momentum():
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(0.0)
+    descent = Descent([model], OptimiserConfig("sgd", rate=1.0, min_rate=1.0, decay=0.0, momentum=0.5), 4)
+    for expected in (1.5, 1.5 + 1.75):  # the slope, and half of the momentum that already holds it
+        descent.step(-model.weight.sum())
+        assert model.weight.item() == pytest.approx(expected)
 
 
 def test_frozen_parameters_are_left_out():
@@ -468,10 +478,13 @@ def test_the_ridge_head_is_the_solution_of_weighted_ridge_regression(copies, cla
     np.testing.assert_allclose(logits, (x @ solution[:-1] + solution[-1])[: len(data)], atol=5e-4)
 
 
-def test_the_ridge_head_sees_augmented_copies():
+def test_the_ridge_head_sees_augmented_copies_each_unlike_the_others():
     data = stripes({0: 10, 1: 10})
-    heads = [fit(HeadConfig("ridge", copies=copies), data, [0, 1], GLYPHS)[0] for copies in (0, 3)]
-    assert not torch.allclose(heads[0].centre, heads[1].centre)
+    task = HeadFit(encoder().eval(), data, [0, 1], GLYPHS, 0, ("head",))
+    seen = [features(task.encoder, data.images), task.view(0), task.view(1)]
+    assert not torch.allclose(seen[0], seen[1]) and not torch.allclose(seen[1], seen[2])
+    head = fit_head(HeadConfig("ridge", copies=2), task)
+    torch.testing.assert_close(head.centre, torch.cat(seen).mean(0))
 
 
 @pytest.mark.parametrize("config", [HeadConfig("ridge", copies=2), HeadConfig("sgd", epochs=40)], ids=["ridge", "sgd"])

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from osscl.errors import SpecError
 
+WORTH_COMPILING = 512  # rows of a batch
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -34,6 +36,12 @@ def precision_of(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
+def prepare(device: torch.device) -> None:
+    """Let cuDNN try its algorithms on each new shape and keep the fastest; a run has few shapes."""
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = True
+
+
 def synchronise(device: torch.device) -> None:
     """Wait for the device, so that a clock read after it is true."""
     if device.type == "cuda":
@@ -41,11 +49,16 @@ def synchronise(device: torch.device) -> None:
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:
-    """On CUDA the function compiled into few kernels (TORCH_COMPILE_DISABLE=1 turns it off), elsewhere as written."""
+    """On CUDA the function compiled into few kernels (TORCH_COMPILE_DISABLE=1 turns it off), elsewhere as written.
+
+    The first argument is a tensor whose rows are the batch. Small batches are left alone: compiling for their shape
+    would cost more than it brings.
+    """
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if any(isinstance(arg, Tensor) and arg.is_cuda for arg in args):
+        rows = args[0]
+        if isinstance(rows, Tensor) and rows.is_cuda and len(rows) >= WORTH_COMPILING:
             return _compiled(function)(*args, **kwargs)  # type: ignore[no-any-return]
         return function(*args, **kwargs)
 

@@ -56,7 +56,7 @@ def check_same_seed(make: Maker, stream: Stream) -> None:
 
 def check_no_global_randomness(make: Maker, stream: Stream) -> None:
     """Predictions do not depend on torch's global generator: all randomness comes from the setting's seed."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         first = _predicted_by(make(), stream)
         torch.manual_seed(2)

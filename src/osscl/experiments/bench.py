@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.device import Replay, precision_of, synchronise
+from osscl.device import Replay, precision_of, prepare, synchronise
 from osscl.experiments.record import commit
 from osscl.experiments.run import device_name
 from osscl.learn.descent import Descent
@@ -62,6 +62,7 @@ class BenchRecord:
 
 def bench(spec: BenchSpec, device: torch.device, against: dict[str, float] | None = None) -> BenchRecord:
     """Measure on one device, in one go."""
+    prepare(device)
     world = World(spec, device)
     ceiling, first = world.ceiling()
     forward = world.forward()
@@ -99,7 +100,7 @@ class World:
 
     def ceiling(self) -> tuple[float, float]:
         """Forward, loss, backward and optimiser on views that are there already."""
-        net = self.net().train()
+        net = self.net().learning(True)
         descent = Descent([net], URSL.reference.optimiser, 10**6)
         ready = [self.views() for _ in range(4)]
 

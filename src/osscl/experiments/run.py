@@ -20,7 +20,7 @@ from osscl import __version__, metrics
 from osscl.data.benchmarks import dataset, load_bank
 from osscl.data.images import ImageBank
 from osscl.data.places import cache_dir, data_dir
-from osscl.device import pick_device, precision_of, synchronise
+from osscl.device import pick_device, precision_of, prepare, synchronise
 from osscl.errors import Stopped, UserError
 from osscl.experiments.evaluate import evaluate, judge_gate
 from osscl.experiments.record import (
@@ -96,6 +96,7 @@ def run(
     if finished.exists():
         return read_record(finished, type(spec.method))
     device = pick_device(options.device)
+    prepare(device)
     if stream is None:
         banks = load_banks(spec, options.data, device)
         stream = build_stream(spec.scenario, banks, spec.seed, spec.schedule.row_cap)

@@ -15,9 +15,9 @@ from osscl.stream.step import Stream
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
 
-FEW, ENOUGH = 4, 30  # updates a phase: to go through the motions, to learn something
+FEW, ENOUGH = 3, 24  # updates a phase: to go through the motions, to learn something
 TOY = ScenarioSpec(
-    "toy", ("foreign toy",), labels_per_class=4, memory=13, classes_per_step=(2, 2, 2), related=36, unrelated=12
+    "toy", ("foreign toy",), labels_per_class=4, memory=13, classes_per_step=(2, 2, 2), related=24, unrelated=8
 )
 
 

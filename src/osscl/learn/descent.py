@@ -49,7 +49,7 @@ class Descent:
 
     def __init__(self, nets: Iterable[nn.Module], config: OptimiserConfig, updates: int, per_epoch: int = 1) -> None:
         self.config, self.updates, self.per_epoch, self.done = config, updates, per_epoch, 0
-        self.parameters = [p for net in nets for p in net.parameters() if p.requires_grad]
+        self.parameters = [p for net in nets for p in net.parameters()]
         self.on_cuda = self.parameters[0].is_cuda
         self.optimiser = self._optimiser()
 

@@ -76,7 +76,7 @@ class Learner:
     def __init__(self, config: LearnerConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         rng = seeded(setting.seed, "init", "learner")
-        self.encoder = new_encoder(config.net, setting.images, rng, runtime.device, runtime.precision).eval()
+        self.encoder = new_encoder(config.net, setting.images, rng, runtime.device, runtime.precision)
         self.past: Encoder | None = None  # SL_{t-1}
         self.steps_done = 0
         self.descent: Descent | None = None
@@ -140,7 +140,7 @@ class Learner:
             guided = with_draws(related, ("guide", t), seed, descent.done, device)
             rows_per_update += related.rows
         update = Replay(self._update(descent, lesson), device)
-        self.encoder.train()
+        self.encoder.learning(True)
         while descent.done < descent.updates:
             descent.set_rate()
             loss = update(*next(supervised), *(next(guided) if guided is not None else ()))
@@ -148,7 +148,7 @@ class Learner:
             views = 2 * rows_per_update * descent.done
             self.runtime.progress(Progress("learner", descent.done, descent.updates, views, loss))
             self.runtime.keep(False)
-        self.encoder.eval()
+        self.encoder.learning(False)
         return 2 * rows_per_update * descent.updates
 
     def _update(self, descent: Descent, lesson: Lesson) -> Callable[..., Tensor]:

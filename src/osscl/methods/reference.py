@@ -114,7 +114,7 @@ class Reference:
             self.interrupted = None
         self.descent = descent
         update = Replay(self._update(unlabeled, descent), device)
-        self.encoder.train()
+        self.encoder.learning(True)
         for rows, u in with_draws(batches, ("reference", t), self.setting.seed, descent.done, device):
             if descent.done == updates:
                 break
@@ -123,7 +123,7 @@ class Reference:
             descent.done += 1
             self.runtime.progress(Progress("reference", descent.done, updates, 2 * batches.rows * descent.done, loss))
             self.runtime.keep(False)
-        self.encoder.eval()
+        self.encoder.learning(False)
         self.descent = None
         return updates, updates * 2 * batches.rows
 
@@ -202,7 +202,6 @@ class Reference:
         if self.predictor is not None:
             self.predictor.load_state_dict(networks["predictor"])
             self.target.load_state_dict(networks["target"])
-        self.encoder.eval()
 
     def state(self) -> State:
         return {

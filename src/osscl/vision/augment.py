@@ -53,9 +53,14 @@ def two_views(images: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
     return augment(images.repeat(2, 1, 1, 1), u, spec)
 
 
-@fused
+@torch.no_grad()  # here, and not inside: a compiled graph is bound to the mode that it is called in
 def augment(images: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
     """One view of each image: (n, c, s, s) uint8 and (n, DRAWS) to (n, c, s, s) float in [0, 1]."""
+    return _augment(images, u, spec)
+
+
+@fused
+def _augment(images: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
     left, top, width, height = crop_boxes(u, images.shape[-1], spec)
     x = crop(images.float() / 255, left, top, width, height, flipped=u[:, 8] < spec.flip)
     if spec.jitter > 0 and images.shape[1] == 3:

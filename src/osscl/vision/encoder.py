@@ -58,17 +58,21 @@ class Encoder(nn.Module):
         self.register_buffer("mean", torch.tensor(images.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(images.std).view(1, -1, 1, 1), persistent=False)
 
+    def learning(self, on: bool) -> "Encoder":
+        """Training mode with gradients, or evaluation mode without: two modes, and two compiled graphs, in all."""
+        return self.train(on).requires_grad_(on)
+
     def features(self, x: Tensor) -> Tensor:
         """f(x), (n, width), for heads."""
-        return _features(x, self)
+        return _features(_unit(x), self)
 
     def project(self, x: Tensor) -> Tensor:
         """g(f(x)), (n, d), before it is put on the sphere."""
-        return _project(x, self)
+        return _project(_unit(x), self)
 
     def forward(self, x: Tensor) -> Tensor:
         """z, (n, d), unit rows."""
-        return _embed(x, self)
+        return _embed(_unit(x), self)
 
 
 # Functions of (x, net), not methods: networks of one shape then share one compiled graph, their weights its inputs.
@@ -90,8 +94,11 @@ def _embed(x: Tensor, net: Encoder) -> Tensor:
     return F.normalize(z.float(), dim=1)
 
 
+def _unit(x: Tensor) -> Tensor:
+    return x.float() / 255 if x.dtype == torch.uint8 else x
+
+
 def _backbone(x: Tensor, net: Encoder) -> Tensor:
-    x = x.float() / 255 if x.dtype == torch.uint8 else x
     x = ((x - net.mean) / net.std).contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
     with torch.autocast(x.device.type, net.precision, enabled=net.precision != torch.float32):
         return net.backbone(x)  # type: ignore[no-any-return]
@@ -112,12 +119,12 @@ def new_encoder(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(rng.initial_seed())
         net = Encoder(config, images, precision)
-    return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    return net.to(device, memory_format=torch.channels_last).learning(False)  # type: ignore[call-overload, no-any-return]
 
 
 def frozen_copy(net: Encoder, *, batch_statistics: bool = False) -> Encoder:
     """A teacher: it never learns. With `batch_statistics` its norms go by the batch at hand (as Co2L's code has it)."""
-    teacher = copy.deepcopy(net).eval().requires_grad_(False)
+    teacher = copy.deepcopy(net).learning(False)
     if batch_statistics:
         for module in teacher.modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
