@@ -16,6 +16,7 @@ from osscl.frozen import require
 
 TRIES = 4  # torchvision tries ten crops; four leave fewer than one image in a thousand to the fallback
 DRAWS = 2 * TRIES + 10
+IN_CACHE = 64  # images at a time on a CPU: what a chain of elementwise operations touches stays in its cache
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow's mode L has it
 
 
@@ -56,7 +57,9 @@ def two_views(images: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
 @torch.no_grad()  # here, and not inside: a compiled graph is bound to the mode that it is called in
 def augment(images: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
     """One view of each image: (n, c, s, s) uint8 and (n, DRAWS) to (n, c, s, s) float in [0, 1]."""
-    return _augment(images, u, spec)
+    if images.is_cuda or len(images) <= IN_CACHE:
+        return _augment(images, u, spec)
+    return torch.cat([_augment(x, v, spec) for x, v in zip(images.split(IN_CACHE), u.split(IN_CACHE), strict=True)])
 
 
 @fused
