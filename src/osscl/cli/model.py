@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-    images: Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE]...", help="Image files; else held-out rows.")] = None,
+    images: Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE]...", help="Files; else test rows.")] = None,
     sample: Annotated[int, typer.Option(min=1, help="How many held-out rows, where no image is given.")] = 8,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",

@@ -141,9 +141,9 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     first = records[0][1]
     seeds = sorted({record.spec.seed for _, record in records})
     caption = (
-        f"Accuracy in % over the classes met so far, {first.evaluated_rows} {first.evaluated_on} images in all; schedule "
-        f"{describe_schedule(first.spec)}, seed {', '.join(map(str, seeds))}, n = 1 run each. Gate: unlabelled images of "
-        "classes met against all others."
+        f"Accuracy in % over the classes met so far, {first.evaluated_rows} {first.evaluated_on} images in all; "
+        f"schedule {describe_schedule(first.spec)}, seed {', '.join(map(str, seeds))}, n = 1 run each. "
+        "Gate: unlabelled images of classes met against all others."
     )
     table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]

@@ -21,7 +21,7 @@ from osscl.data.benchmarks import dataset, load_bank
 from osscl.data.images import ImageBank
 from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, prepare, synchronise
-from osscl.errors import Stopped, UserError
+from osscl.errors import SpecError, Stopped, UserError
 from osscl.experiments.evaluate import evaluate, judge_gate
 from osscl.experiments.record import (
     Provenance,
@@ -95,6 +95,9 @@ def run(
     finished = folder / f"{spec.id}.json"
     if finished.exists():
         return read_record(finished, type(spec.method))
+    if spec.stream is not None and stream is None:
+        raise SpecError("this run's rows came from a stream file; give that file with --stream")
+    kind = class_of(spec, method)
     device = pick_device(options.device)
     prepare(device)
     if stream is None:
@@ -105,7 +108,7 @@ def run(
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
             write_text(folder / "spec.json", as_json(spec))
-        record = _carry_out(spec, options, folder, stream, device, method or METHODS[type(spec.method)])
+        record = _carry_out(spec, options, folder, stream, device, kind)
         write_record(record, finished)
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return record
@@ -179,6 +182,14 @@ def make_record(
         steps=tuple(position.steps),
         made_by=made_by,
     )
+
+
+def class_of(spec: RunSpec, method: type | None) -> Any:
+    """The method that a config belongs to."""
+    if method is None and type(spec.method) not in METHODS:
+        name = type(spec.method).__qualname__
+        raise SpecError(f"no method of this package has the config {name}; give your class: run(spec, method=...)")
+    return method or METHODS[type(spec.method)]
 
 
 def load_banks(spec: RunSpec, data: Path | None, device: torch.device) -> Mapping[str, ImageBank]:

@@ -48,8 +48,8 @@ class Prediction:
 class Model:
     """What a run ends in."""
 
-    def __init__(self, agent: Method, images: ImageFormat, class_names: Sequence[str]) -> None:
-        self.agent, self.images, self.class_names = agent, images, tuple(class_names)
+    def __init__(self, agent: Method, images: ImageFormat, class_names: Sequence[str], device: torch.device) -> None:
+        self.agent, self.images, self.class_names, self.device = agent, images, tuple(class_names), device
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Model:
             raise DataError(
                 f"images must be uint8 of shape (n, {', '.join(map(str, wanted))}), got {x.dtype} {tuple(x.shape)}"
             )
-        return x.to(self.agent.runtime.device)  # type: ignore[attr-defined]
+        return x.to(self.device)
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -91,18 +91,18 @@ def read_spec(folder: Path) -> RunSpec:
     return spec_from_plain(_read(folder)["spec"])
 
 
-def load(folder: str | Path, device: str = "auto") -> Model:
-    """The model that a run folder holds."""
+def load(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
+    """The model that a run folder holds. `method` is the class of a method of your own, with its `Config` in it."""
     saved = _read(Path(folder))
-    spec = spec_from_plain(saved["spec"])
+    spec = spec_from_plain(saved["spec"], getattr(method, "Config", None))
     images = from_plain(ImageFormat, saved["images"])
     where = pick_device(device)
     setting = Setting(
         images, from_plain(Augmentation, saved["augmentation"]), saved["memory"], spec.seed, spec.schedule
     )
-    agent = METHODS[type(spec.method)](spec.method, setting, Runtime(where, precision_of(where)))
+    agent = (method or METHODS[type(spec.method)])(spec.method, setting, Runtime(where, precision_of(where)))
     agent.load_state(saved["method"])
-    return Model(agent, images, saved["class_names"])
+    return Model(agent, images, saved["class_names"], where)
 
 
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:

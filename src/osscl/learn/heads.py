@@ -14,6 +14,8 @@ from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
 
+SCALES = tuple(2.0**i for i in range(9))  # candidates for a ridge head's temperature
+
 
 @dataclass(frozen=True)
 class HeadConfig:
@@ -93,17 +95,42 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     copies = config.copies if fit.max_updates is None else min(config.copies, fit.max_updates)
     features = torch.cat([in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))])
     targets = fit.targets().repeat(copies + 1)
-    counts = torch.bincount(targets, minlength=len(fit.classes))
-    # Mean 1, so that the penalty keeps its meaning; without a memory past classes have no rows.
-    weights = (len(targets) / (counts > 0).sum() / counts.clamp(min=1))[targets].double()
     centre = features.mean(0)
     x = F.normalize(features - centre, dim=1).double()
-    y = F.one_hot(targets, len(fit.classes)).double()
-    x_mean, y_mean = (weights[:, None] * x).mean(0), (weights[:, None] * y).mean(0)
+    weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty)
+    # Which images stand apart for the temperature: every second one of each class.
+    apart = (_rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
+    scale = calibration(x, targets, apart, len(fit.classes), config.penalty)
+    return Head((scale * weight).float(), (scale * bias).float(), centre)
+
+
+def weighted_ridge(x: Tensor, targets: Tensor, k: int, penalty: float) -> tuple[Tensor, Tensor]:
+    """Least squares on one-hot targets with an L2 penalty; each class weighs the same. Weight (k, d) and bias (k,)."""
+    counts = torch.bincount(targets, minlength=k).clamp(min=1)
+    weights = (len(targets) / k / counts)[targets].double()  # about 1, so that the penalty keeps its meaning
+    y = F.one_hot(targets, k).double()
+    total = weights.sum()
+    x_mean, y_mean = weights @ x / total, weights @ y / total
     xc, yc = x - x_mean, y - y_mean
-    gram = xc.T @ (weights[:, None] * xc) + config.penalty * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    gram = xc.T @ (weights[:, None] * xc) + penalty * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     solution = torch.linalg.solve(gram, xc.T @ (weights[:, None] * yc))
-    return Head(solution.T.float().contiguous(), (y_mean - x_mean @ solution).float(), centre)
+    return solution.T.contiguous(), y_mean - x_mean @ solution
+
+
+def calibration(x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: float) -> float:
+    """The factor that makes a ridge's outputs logits: fitted without the rows `apart`, it suits those rows best."""
+    kept, held = (~apart).nonzero().squeeze(1), apart.nonzero().squeeze(1)
+    if not len(held) or not len(kept):
+        return SCALES[0]
+    weight, bias = weighted_ridge(x[kept], targets[kept], k, penalty)
+    outputs = x[held] @ weight.T + bias
+    losses = torch.stack([F.cross_entropy(scale * outputs, targets[held]) for scale in SCALES])
+    return SCALES[int(losses.argmin())]
+
+
+def _rank_in_class(targets: Tensor, k: int) -> Tensor:
+    """0, 1, 2, ... along the rows of each class."""
+    return (F.one_hot(targets, k).cumsum(0) - 1).gather(1, targets[:, None]).squeeze(1)
 
 
 def sgd_head(config: HeadConfig, fit: HeadFit) -> Head:

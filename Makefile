@@ -1,0 +1,36 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test wheel clean
+
+demo: .venv/installed
+	$(BIN)/osscl demo
+
+test: .venv/tested
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+# Builds a wheel, installs it into an empty environment and runs the demo at its smallest size there.
+wheel: .venv/tested
+	rm -rf build dist build-env
+	$(BIN)/python -m build --wheel --outdir dist
+	$(PYTHON) -m venv build-env
+	build-env/bin/pip install --quiet -c constraints.txt dist/*.whl
+	cd build-env && bin/osscl --version && bin/osscl demo --smallest --out runs
+	rm -rf build-env
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch]"
+	touch $@
+
+clean:
+	rm -rf .venv build dist build-env src/*.egg-info
