@@ -14,6 +14,7 @@ from torch import Tensor
 from osscl.errors import SpecError
 from osscl.vision.augment import (
     DRAWS,
+    IN_CACHE,
     TRIES,
     Augmentation,
     augment,
@@ -296,6 +297,15 @@ def test_a_view_depends_on_its_own_row_of_draws_alone():
     together = augment(images, u, Augmentation())
     for i in range(12):
         torch.testing.assert_close(augment(images[i : i + 1], u[i : i + 1], Augmentation())[0], together[i])
+
+
+@pytest.mark.parametrize("n", [0, 1, IN_CACHE, IN_CACHE + 1, 3 * IN_CACHE])
+def test_a_batch_of_any_size_keeps_its_rows_in_order(n):
+    images, u = photos(n), draws(n, torch.Generator().manual_seed(0))
+    views = augment(images, u, Augmentation())
+    assert views.shape == (n, 3, S, S)
+    for i in {0, n // 2, n - 1} if n else ():
+        torch.testing.assert_close(views[i], augment(images[i : i + 1], u[i : i + 1], Augmentation())[0])
 
 
 def test_the_same_draws_make_the_same_bits():

@@ -38,7 +38,7 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 def trained_a_little(net: Encoder) -> Encoder:
     optimiser = torch.optim.SGD(net.parameters(), 0.1)
-    net.train()
+    net.learning(True)
     for i in range(3):
         optimiser.zero_grad()
         (net(images(seed=i)) * torch.randn(12, 16, generator=seeded(i, "noise"))).sum().backward()
@@ -60,7 +60,7 @@ def test_embeddings_are_projections_put_on_the_sphere_and_projections_are_of_fea
     assert not torch.allclose(raw.norm(dim=1), torch.ones(12))
     torch.testing.assert_close(net(x), raw / raw.norm(dim=1, keepdim=True))
     torch.testing.assert_close(raw, net.projector(net.features(x)))
-    assert net.features(x).shape == (12, net.width) == (12, 64)
+    assert net.features(x).shape == (12, net.width)
 
 
 def test_bytes_and_floats_in_the_unit_interval_are_the_same_image():
@@ -76,6 +76,19 @@ def test_the_normaliser_is_the_formats():
     by_hand = (x - torch.tensor(FORMAT.mean).view(1, 3, 1, 1)) / torch.tensor(FORMAT.std).view(1, 3, 1, 1)
     torch.testing.assert_close(net(x), bare(by_hand))
     assert not torch.allclose(net(x), bare(x))
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_network_learns_or_does_not_mode_and_gradients_together(on):
+    net = encoder().learning(not on).learning(on)
+    assert all(module.training is on for module in net.modules())
+    assert all(p.requires_grad is on for p in net.parameters())
+    assert net(images()).requires_grad is on
+
+
+def test_a_new_network_does_not_learn_until_it_is_told_to():
+    assert not encoder().training
+    assert not encoder()(images()).requires_grad
 
 
 def test_a_teacher_stays_as_it_was_while_its_original_learns():
@@ -139,7 +152,9 @@ def test_a_new_encoder_leaves_the_global_generator_alone():
 
 
 def test_the_projector_has_the_widths_that_the_config_names():
-    assert [tuple(p.shape) for p in encoder().projector.parameters()] == [(64, 64), (64,), (16, 64), (16,)]
+    width = encoder().width
+    shapes = [tuple(p.shape) for p in encoder().projector.parameters()]
+    assert shapes == [(width, width), (width,), (16, width), (16,)]
     wide = encoder(config=EncoderConfig("small", hidden=10, dim=5, projector_norm=True)).projector
     assert [type(layer) for layer in wide] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
     assert wide[0].out_features == 10 and wide[-1].out_features == 5

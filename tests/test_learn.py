@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.descent import Descent, OptimiserConfig, rate_at
-from osscl.learn.heads import HeadConfig, HeadFit, fit_head
+from osscl.learn.heads import SCALES, HeadConfig, HeadFit, calibration, fit_head, weighted_ridge
 from osscl.learn.memory import Memory, choose, quotas
 from osscl.learn.sampling import Balanced, Shuffled, with_draws
 from osscl.stored import read_state, write_state
@@ -276,14 +277,13 @@ def test_sgd_has_nesterov_momentum():
         assert model.weight.item() == pytest.approx(expected)
 
 
-def test_frozen_parameters_are_left_out():
+def test_parameters_that_do_not_learn_stay_as_they_are():
     model = net()
     model[0].requires_grad_(False)
-    before = model[0].weight.clone()
-    descent = Descent([model], OptimiserConfig(decay=0.5), 3)
-    descend(model, descent, 3)
-    assert torch.equal(model[0].weight, before)
-    assert len(descent.parameters) == 4
+    before = model[0].weight.clone(), model[3].weight.clone()
+    descend(model, Descent([model], OptimiserConfig(decay=0.5), 3), 3)
+    assert torch.equal(model[0].weight, before[0])
+    assert not torch.equal(model[3].weight, before[1])
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ GLYPHS = Augmentation(scale=(0.6, 1.0), flip=0.0, jitter=0.0, grey=0.0)
 
 def encoder() -> Encoder:
     made = new_encoder(EncoderConfig("small", dim=8), FORMAT, seeded(0, "init"), CPU, torch.float32)
-    return made.train()
+    return made.learning(True)
 
 
 def stripes(counts: dict[int, int], seed: int = 0) -> Labeled:
@@ -451,31 +451,61 @@ def features(net: Encoder, images: Tensor) -> Tensor:
 
 
 def brute_ridge(x: np.ndarray, y: np.ndarray, weights: np.ndarray, penalty: float) -> np.ndarray:
-    """Weighted least squares with a penalty on all but the intercept, as one tall least-squares problem."""
+    """Weighted least squares with a penalty on all but the intercept (the last row), as one tall problem."""
     d = x.shape[1]
     root = np.sqrt(weights)[:, None]
     tall = np.block([[root * x, root], [math.sqrt(penalty) * np.eye(d), np.zeros((d, 1))]])
     return np.linalg.lstsq(tall, np.vstack([root * y, np.zeros((d, y.shape[1]))]), rcond=None)[0]
 
 
+@pytest.mark.parametrize("k", [3, 4], ids=["all classes present", "a class without rows"])
+def test_weighted_ridge_is_the_brute_force_solution_with_classes_of_equal_weight(k):
+    x = torch.randn(40, 7, generator=seeded(0, "x"), dtype=torch.float64)
+    targets = torch.cat([torch.full((n,), c) for c, n in ((0, 4), (1, 25), (k - 1, 11))])
+    weight, bias = weighted_ridge(x, targets, k, penalty=2.0)
+    equal = np.array([40 / k / (targets == c).sum().item() for c in targets])
+    solution = brute_ridge(x.numpy(), np.eye(k)[targets.numpy()], equal, 2.0)
+    np.testing.assert_allclose(weight.numpy(), solution[:-1].T, atol=1e-6)
+    np.testing.assert_allclose(bias.numpy(), solution[-1], atol=1e-6)
+
+
 @pytest.mark.parametrize("copies", [0, 2])
-@pytest.mark.parametrize("classes", [[3, 0, 5], [3, 0, 1, 5]], ids=["all present", "class 1 without rows"])
-def test_the_ridge_head_is_the_solution_of_weighted_ridge_regression(copies, classes):
+@pytest.mark.parametrize("classes", [[3, 0, 5], [5, 3, 0]])
+def test_the_ridge_head_is_weighted_ridge_regression_on_the_sphere_times_a_scale(copies, classes):
     data = stripes({0: 4, 3: 25, 5: 11})
-    config = HeadConfig("ridge", penalty=2.0, copies=copies)
-    head, net = fit(config, data, classes)
+    head, net = fit(HeadConfig("ridge", penalty=2.0, copies=copies), data, classes)
     raw = features(net, data.images).repeat(copies + 1, 1).double().numpy()  # a still augmentation: copies are equal
     x = raw - raw.mean(0)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     labels = data.labels.repeat(copies + 1).numpy()
     y = np.stack([labels == c for c in classes], 1).astype(float)
-    weights = np.array([len(labels) / 3 / (labels == c).sum() for c in labels])
-    solution = brute_ridge(x, y, weights, 2.0)
-    np.testing.assert_allclose(head.weight.numpy(), solution[:-1].T, atol=2e-4)
-    np.testing.assert_allclose(head.bias.numpy(), solution[-1], atol=2e-4)
-    np.testing.assert_allclose(head.centre.numpy(), raw.mean(0), atol=1e-5)
+    solution = brute_ridge(x, y, np.array([len(labels) / 3 / (labels == c).sum() for c in labels]), 2.0)
+    expected = x[: len(data)] @ solution[:-1] + solution[-1]
     logits = head(features(net, data.images)).numpy()
-    np.testing.assert_allclose(logits, (x @ solution[:-1] + solution[-1])[: len(data)], atol=5e-4)
+    scale = float((logits * expected).sum() / (expected * expected).sum())
+    nearest = min(SCALES, key=lambda candidate: abs(candidate - scale))
+    assert scale == pytest.approx(nearest, rel=1e-3)
+    np.testing.assert_allclose(logits / nearest, expected, atol=5e-4)
+
+
+def test_the_scale_is_the_one_that_suits_rows_the_ridge_has_not_seen():
+    x = F.normalize(torch.randn(60, 5, generator=seeded(0, "x"), dtype=torch.float64), dim=1)
+    targets = (x[:, :3] + 0.3 * torch.randn(60, 3, generator=seeded(0, "noise"), dtype=torch.float64)).argmax(1)
+    apart = torch.arange(60) % 2 == 1
+    weight, bias = weighted_ridge(x[~apart], targets[~apart], 3, 1.0)
+    losses = [F.cross_entropy(s * (x[apart] @ weight.T + bias), targets[apart]).item() for s in SCALES]
+    assert calibration(x, targets, apart, 3, 1.0) == SCALES[losses.index(min(losses))]
+    assert min(losses) not in (losses[0], losses[-1])  # neither end of the candidates: a choice
+
+
+def test_a_scale_changes_no_prediction_and_without_rows_to_spare_is_one():
+    data = stripes({0: 1, 2: 1, 5: 1})
+    head, net = fit(HeadConfig("ridge", copies=0), data, [0, 2, 5])
+    x = F.normalize(features(net, data.images) - head.centre, dim=1).double()
+    weight, bias = weighted_ridge(x, torch.arange(3), 3, HeadConfig().penalty)
+    torch.testing.assert_close(head.weight, weight.float(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(head.bias, bias.float(), atol=1e-6, rtol=1e-4)
+    assert head(features(net, data.images)).argmax(1).tolist() == [0, 1, 2]
 
 
 def test_the_ridge_head_sees_augmented_copies_each_unlike_the_others():

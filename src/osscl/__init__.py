@@ -12,7 +12,7 @@ _PUBLIC = {
     "CONFIGURATIONS": "osscl.methods",
     "DATASETS": "osscl.data.benchmarks",
     "METHODS": "osscl.methods",
-    "Options": "osscl.experiments.run",
+    "Options": "osscl.experiments.checkpoint",
     "RunRecord": "osscl.experiments.record",
     "RunSpec": "osscl.experiments.spec",
     "SCHEDULES": "osscl.methods.method",

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from osscl import __version__
-from osscl.cli import data, demo, model, run
+from osscl.cli import bench, data, demo, model, run
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
@@ -25,6 +25,7 @@ app.command("runs")(run.runs)
 app.command("list")(run.names)
 app.command("stream")(run.stream)
 app.command("predict")(model.predict)
+app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")
 
 

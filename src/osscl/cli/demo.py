@@ -16,8 +16,9 @@ def demo(
     from rich.console import Console
 
     from osscl.cli.show import comparison, watcher
+    from osscl.experiments.checkpoint import Options
     from osscl.experiments.demo import demo_specs
-    from osscl.experiments.run import Options, run
+    from osscl.experiments.run import run
 
     console = Console()
     torch.set_num_threads(1)  # networks this small are slower on several threads

@@ -51,7 +51,7 @@ def run(
     dry_run: Annotated[bool, typer.Option(help="Show the spec and its id, and stop.")] = False,
 ) -> None:  # fmt: skip
     """Carry out one run, or one a seed. The same command, given again, goes on where it stopped."""
-    from osscl.experiments.run import Options
+    from osscl.experiments.checkpoint import Options
     from osscl.experiments.spec import with_seed
 
     flags = {
@@ -189,26 +189,28 @@ def names() -> None:
 
 def runs(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where run folders or records lie.")] = Path("runs"),
+    markdown: Annotated[
+        bool, typer.Option(help="As a Markdown table, runs that differ in their seed together.")
+    ] = False,
 ) -> None:
     """Show finished and unfinished runs, and how to go on."""
     from rich.console import Console
     from rich.table import Table
 
     from osscl.cli.show import DASH, number
-    from osscl.errors import DataError
-    from osscl.experiments.record import read_record
+    from osscl.experiments.record import read_records
+    from osscl.report import tables
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the one that --out named")
+    records, problems = read_records(folder)
+    for problem in problems:
+        typer.echo(f"skipped: {problem}", err=True)
+    if markdown:
+        typer.echo(tables.markdown(records), nl=False)
+        return
     table = Table("run", "method", "schedule", "seed", "final %", "forgetting", "on", "minutes")
-    for path in sorted(folder.rglob("*.json")):
-        if path.name in ("spec.json",) or path.name.startswith("."):
-            continue
-        try:
-            record = read_record(path)
-        except DataError as error:
-            typer.echo(f"skipped: {error}", err=True)
-            continue
+    for record in records:
         table.add_row(
             record.id, record.configuration, record.spec.schedule.name, str(record.spec.seed), number(record.final),
             number(record.forgetting), record.evaluated_on, number(record.made_by.seconds / 60),

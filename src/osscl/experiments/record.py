@@ -117,6 +117,19 @@ def read_record(path: Path, config: type | None = None) -> RunRecord:
         raise DataError(f"{path} cannot be read as a record: {error}") from None
 
 
+def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
+    """Every record below a folder, and what is wrong with the files that are damaged; other JSON is passed over."""
+    records, problems = [], []
+    for path in sorted(folder.rglob("*.json")):
+        if path.name.startswith(".") or path.name == "spec.json" or path.parent.name == "bench":
+            continue
+        try:
+            records.append(read_record(path))
+        except DataError as error:
+            problems.append(str(error))
+    return records, problems
+
+
 def commit() -> str:
     """Of the code that runs: OSSCL_COMMIT, or what git says of the folder it lies in."""
     if given := os.environ.get("OSSCL_COMMIT"):

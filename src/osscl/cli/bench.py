@@ -1,0 +1,50 @@
+"""`osscl bench`: how fast this device trains, against its own limit."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def bench(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    backbone: Annotated[str, typer.Option(help="Of the network that is trained.")] = "resnet18",
+    batch: Annotated[int, typer.Option(min=2, help="Images a batch; each is seen in two views.")] = 512,
+    updates: Annotated[int, typer.Option(min=1, help="A timed stretch.")] = 100,
+    repeats: Annotated[int, typer.Option(min=2, help="Stretches; the median counts.")] = 5,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the record there, as JSON.")] = None,
+) -> None:
+    """Measure the loops of URSL and the ceiling of the same card, in one run."""
+    import json
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from osscl.device import pick_device
+    from osscl.errors import UserError
+    from osscl.experiments.bench import BenchSpec
+    from osscl.experiments.bench import bench as measure
+    from osscl.frozen import plain
+    from osscl.stored import write_text
+    from osscl.vision.encoder import EncoderConfig
+
+    if out is not None and out.exists():
+        raise UserError(f"{out} exists; nothing is overwritten, give another file")
+    spec = BenchSpec(EncoderConfig(backbone), batch, updates=updates, repeats=repeats)
+    found = measure(spec, pick_device(device))
+    where = f"{found.device}, {found.precision}, torch {found.torch}"
+    caption = f"{where}; batch {batch} x 2 views, median of {repeats} x {updates} updates"
+    table = Table("", "measured", "of its limit", box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
+    table.add_row("bare training step (the ceiling)", f"{found.ceiling:,.0f} views/s", "")
+    table.add_row("teacher's forward pass", f"{found.forward:,.0f} views/s", "")
+    table.add_row("augmentation alone", f"{found.augmentation:,.0f} views/s", "")
+    table.add_row("reference loop", f"{found.reference:,.0f} views/s", f"{found.reference_share:.0%}")
+    table.add_row("learner loop", f"{found.learner_ms:.1f} ms an update", f"{found.learner_share:.0%}")
+    table.add_row("first updates: compiling, capturing", f"{found.first_seconds:.0f} s", "")
+    if found.peak_bytes is not None:
+        table.add_row("peak memory", f"{found.peak_bytes / 2**30:.1f} GiB", "")
+    Console().print(table)
+    if out is not None:
+        write_text(out, json.dumps(plain(found), indent=1) + "\n")
+        typer.echo(f"written to {out}")

@@ -1,0 +1,150 @@
+"""Where a run is: its state on disk, the folder that it holds, and the moments at which it may stop."""
+
+import contextlib
+import fcntl
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from osscl.device import synchronise
+from osscl.errors import Stopped, UserError
+from osscl.experiments.record import StepRecord
+from osscl.frozen import from_plain, plain
+from osscl.methods.method import Method, Progress
+from osscl.stored import read_state, write_state
+
+
+class Watcher(Protocol):
+    """Somebody who looks on."""
+
+    def progress(self, t: int, steps: int, progress: Progress) -> None: ...
+
+    def stepped(self, t: int, steps: int, overall: float, record: StepRecord) -> None: ...
+
+
+class Unwatched:
+    """Nobody looks on."""
+
+    def progress(self, t: int, steps: int, progress: Progress) -> None:
+        pass
+
+    def stepped(self, t: int, steps: int, overall: float, record: StepRecord) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; none of it changes what comes out."""
+
+    out: Path = Path("runs")
+    data: Path | None = None
+    device: str = "auto"
+    max_minutes: float | None = None
+    save_every: float = 60.0  # seconds between saves inside a phase
+    share_references: bool = True
+    watcher: Watcher = field(default_factory=Unwatched)
+
+
+@dataclass
+class Position:
+    """How far a run has come: what its checkpoint holds beside the method's state."""
+
+    next_step: int = 0
+    accuracy: list[tuple[float, ...]] = field(default_factory=list)
+    overall: list[float] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
+    seconds: float = 0.0
+    sessions: int = 1
+
+
+class Saver:
+    """Saves the state of a run at good moments, restores it, and stops the run when it is told to."""
+
+    def __init__(self, folder: Path, options: Options, device: torch.device) -> None:
+        self.path, self.options, self.device = folder / "checkpoint", options, device
+        self.started = self.saved = time.monotonic()
+        self.before = 0.0
+        self.told_to_stop = False
+        self.position = Position()
+        self.agent: Method | None = None
+
+    def restore(self, agent: Method) -> Position:
+        """Put the agent where the last save left it; a fresh start where there is none."""
+        self.agent = agent
+        saved = read_state(self.path)
+        if saved is not None:
+            agent.load_state(saved["method"])
+            steps = [from_plain(StepRecord, step) for step in saved["steps"]]
+            self.position = Position(
+                saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
+                saved["seconds"], saved["sessions"] + 1,
+            )  # fmt: skip
+            self.before = saved["seconds"]
+        return self.position
+
+    def seconds(self) -> float:
+        """Wall-clock time of the run over all its sessions."""
+        synchronise(self.device)
+        return self.before + time.monotonic() - self.started
+
+    def keep(self, edge: bool) -> None:
+        """Called by the method at good moments: at the edges of phases, and after every update."""
+        now = time.monotonic()
+        limit = self.options.max_minutes
+        out_of_time = limit is not None and now - self.started > 60 * limit
+        if edge or out_of_time or self.told_to_stop or now - self.saved > self.options.save_every:
+            self._save()
+        if out_of_time or self.told_to_stop:
+            raise Stopped
+
+    def _save(self) -> None:
+        assert self.agent is not None
+        position = self.position
+        state = {
+            "method": self.agent.state(), "next_step": position.next_step, "steps": plain(position.steps),
+            "accuracy": position.accuracy, "overall": position.overall,
+            "seconds": self.seconds(), "sessions": position.sessions,
+        }  # fmt: skip
+        write_state(self.path, state)
+        self.saved = time.monotonic()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Ctrl-C and a polite kill end the run at the next good moment; a second one ends it at once."""
+
+        def told(number: int, _: Any) -> None:
+            self.told_to_stop = True
+            signal.signal(number, old[number])
+
+        old: dict[int, Any] = {}
+        with contextlib.suppress(ValueError):  # signals belong to the main thread
+            for polite in (signal.SIGINT, signal.SIGTERM):
+                old[polite] = signal.signal(polite, told)
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def occupied(folder: Path) -> Iterator[None]:
+    """The folder for this process alone; the lock goes with the process, however it ends."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise UserError(f"cannot write to the output folder {folder}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"another process is at work on this run, in {folder}") from None
+        for draft in folder.glob(".*.[0-9]*"):  # of a process that was killed while it wrote, see `aside`
+            draft.unlink(missing_ok=True)
+        yield

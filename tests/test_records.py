@@ -1,0 +1,31 @@
+"""Records kept in results/ stay readable, and their ids stay theirs, whatever later versions add."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from osscl.experiments.record import read_record, record_to_plain
+
+KEPT = sorted(path for path in (Path(__file__).parents[1] / "results").rglob("*.json") if path.parent.name != "bench")
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_a_kept_record_keeps_its_id(path):
+    record = read_record(path)
+    assert record.spec.id == record.id == path.stem
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_a_kept_record_loses_nothing_when_read(path):
+    stored, again = json.loads(path.read_text()), json.loads(json.dumps(record_to_plain(read_record(path))))
+    assert {key: again[key] for key in stored if key != "spec"} == {key: stored[key] for key in stored if key != "spec"}
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
+def test_a_kept_record_names_no_folder_of_the_machine_that_made_it(path):
+    assert " /" not in read_record(path).made_by.command
+
+
+def test_there_are_kept_records():
+    assert KEPT
