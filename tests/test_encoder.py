@@ -166,7 +166,7 @@ def test_the_normaliser_is_no_part_of_the_weights():
 
 @pytest.mark.parametrize("chunk", [1, 5, 12, 100])
 def test_chunks_make_what_one_pass_makes(chunk):
-    net = encoder().eval()
+    net = encoder().learning(True).eval()
     whole = net(images()).detach()
     parts = in_chunks(net, images(), chunk=chunk)
     torch.testing.assert_close(parts, whole)

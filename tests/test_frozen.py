@@ -245,6 +245,14 @@ def test_a_field_added_later_leaves_old_ids_as_they_were_at_its_legacy_value(def
     assert (content_id(kind()) == content_id(Inner())) is (default == 0)
 
 
+def test_a_file_from_before_a_field_means_what_it_meant_then():
+    kind = later(5)
+    old = from_plain(kind, plain(Inner(0.2)))
+    assert old.extra == 0 and old != kind(0.2)
+    assert content_id(old) == content_id(Inner(0.2))
+    assert from_plain(kind, plain(kind(0.2))) == kind(0.2)
+
+
 def test_a_run_of_the_rows_that_its_scenario_gives_has_the_id_of_before_stream_files():
     spec = RunSpec(EXPERIMENTS["digits"], URSL)
     assert replace(spec, stream=None).id == spec.id

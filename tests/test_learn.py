@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
+from osscl.learn import heads
 from osscl.learn.descent import Descent, OptimiserConfig, rate_at
 from osscl.learn.heads import SCALES, HeadConfig, HeadFit, calibration, fit_head, weighted_ridge
 from osscl.learn.memory import Memory, choose, quotas
@@ -34,14 +35,36 @@ def batches(source: Shuffled | Balanced, n: int, start: int = 0) -> list[Tensor]
     return list(itertools.islice(source.starting(start), n))
 
 
-@pytest.mark.parametrize(("pool", "size"), [(12, 4), (10, 4), (7, 5), (5, 5), (3, 8), (1, 1), (101, 7)])
-def test_every_row_is_met_equally_often(pool, size):
+POOLS = [(12, 4), (10, 4), (7, 5), (5, 5), (3, 8), (1, 1), (101, 7)]
+
+
+@pytest.mark.parametrize(("pool", "size"), POOLS)
+def test_a_pass_meets_every_row_and_fills_its_last_batch_from_its_own_beginning(pool, size):
     source = shuffled(pool, size)
-    passes = source.rows  # that many passes end with a whole batch, whatever the sizes
-    rows = torch.cat(batches(source, pool * passes // source.rows))
-    assert torch.bincount(rows, minlength=pool).tolist() == [passes] * pool
-    for k in range(passes):
-        assert sorted(rows[k * pool : (k + 1) * pool].tolist()) == list(range(pool))
+    for start in (0, source.per_epoch, 5 * source.per_epoch):
+        rows = torch.cat(batches(source, source.per_epoch, start))
+        assert sorted(rows[:pool].tolist()) == list(range(pool))
+        assert torch.equal(rows[pool:], rows[: len(rows) - pool])
+
+
+@pytest.mark.parametrize(("pool", "size"), POOLS)
+def test_no_row_stands_twice_in_a_batch(pool, size):
+    assert all(len(set(rows.tolist())) == len(rows) for rows in batches(shuffled(pool, size), 60))
+
+
+@pytest.mark.parametrize(("pool", "size"), POOLS)
+def test_dropping_the_last_batch_leaves_a_pass_of_whole_ones(pool, size):
+    source = replace(shuffled(pool, size), drop_last=True)
+    assert source.per_epoch == pool // min(pool, size)
+    rows = torch.cat(batches(source, source.per_epoch)).tolist()
+    assert len(set(rows)) == len(rows) == source.per_epoch * source.rows
+    assert torch.equal(batches(source, 1)[0], batches(shuffled(pool, size), 1)[0])
+
+
+def test_over_many_passes_every_row_is_met_about_equally_often():
+    counts = torch.bincount(torch.cat(batches(shuffled(10, 4), 3 * 400)))  # 400 passes of 12 rows
+    assert counts.sum() == 4800
+    assert counts.min() > 440 and counts.max() < 520
 
 
 def test_passes_are_shuffled_each_in_its_own_way():
@@ -93,6 +116,17 @@ def test_an_empty_part_gives_its_share_to_the_others():
     assert source.rows == 10
     assert [int((rows < 20).sum()), int((rows >= 20).sum())] == [20, 20]
     assert rows.max() < 50
+
+
+def test_the_expected_rows_of_a_kind_are_what_batches_hold_on_average():
+    mask = torch.arange(38) % 3 == 0
+    for source in (
+        shuffled(38, 19),
+        Balanced.over([9, 4, 25], shuffled(38, 12)),
+        Balanced.over([9, 0, 29], shuffled(38, 12)),
+    ):
+        found = [int(mask[rows].sum()) for rows in batches(source, 900)]
+        assert source.expected(mask) == pytest.approx(np.mean(found), rel=0.02)
 
 
 def test_a_part_smaller_than_its_share_shrinks_the_batch():
@@ -496,6 +530,14 @@ def test_the_scale_is_the_one_that_suits_rows_the_ridge_has_not_seen():
     losses = [F.cross_entropy(s * (x[apart] @ weight.T + bias), targets[apart]).item() for s in SCALES]
     assert calibration(x, targets, apart, 3, 1.0) == SCALES[losses.index(min(losses))]
     assert min(losses) not in (losses[0], losses[-1])  # neither end of the candidates: a choice
+
+
+def test_images_that_stand_apart_do_so_with_all_their_copies_and_are_never_all_of_a_class(monkeypatch):
+    asked = []
+    monkeypatch.setattr(heads, "calibration", lambda x, targets, apart, *_: asked.append(apart.tolist()) or 1.0)
+    data = stripes({5: 3, 0: 1, 2: 2})
+    fit(HeadConfig("ridge", copies=2), data.rows(torch.tensor([0, 3, 1, 4, 2, 5])), [0, 2, 5], GLYPHS)
+    assert asked == [[False, False, True, False, False, True] * 3]  # labels 5, 0, 5, 2, 5, 2
 
 
 def test_a_scale_changes_no_prediction_and_without_rows_to_spare_is_one():

@@ -11,7 +11,9 @@ from osscl.errors import SpecError
 from osscl.methods.segregation import (
     Gate,
     GateConfig,
+    Look,
     class_sums,
+    cosines,
     leave_one_out_scores,
     open_gate,
     prototypes,
@@ -50,9 +52,13 @@ def labeled(counts: tuple[int, ...] = (4, 1, 6)) -> Labeled:
     return Labeled(pictures(len(labels)), labels[torch.randperm(len(labels), generator=seeded(0, "order"))])
 
 
+def look(config: GateConfig, net: Encoder | None = None) -> Look:
+    return Look(config, net or reference(), VIEWS, 0, NAMES)
+
+
 def gate_of(config: GateConfig, data: Labeled | None = None, net: Encoder | None = None) -> Gate:
     with torch.no_grad():
-        return open_gate(config, net or reference(), data or labeled(), CLASSES, VIEWS, 0, NAMES)
+        return open_gate(look(config, net), data or labeled(), CLASSES)
 
 
 def view(net: Encoder, data: Labeled, a: int) -> Tensor:
@@ -151,6 +157,37 @@ def test_scores_of_labelled_rows_can_be_of_their_views():
     gate = gate_of(GateConfig(prototype_views=3, score_views="augmented"))
     mean = F.normalize(torch.stack([net(view(net, data, a)) for a in range(3)]).mean(0), dim=1)
     torch.testing.assert_close(gate.labeled_scores, (mean @ gate.prototypes.T).max(1).values, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("unit_first", [True, False])
+def test_unlabelled_images_are_looked_at_as_the_labelled_ones_are(unit_first):
+    net, x = reference(), pictures(9, seed=4)
+    views = GateConfig(prototype_views=3, score_views="augmented", unit_first=unit_first)
+    embed = net if unit_first else net.project
+    seen = [embed(augment(x, draws(9, seeded(0, *NAMES, "prototype", a)), VIEWS)) for a in range(3)]
+    torch.testing.assert_close(look(views).mean_view(x), torch.stack(seen).mean(0), atol=1e-5, rtol=1e-4)
+    expected = F.normalize(torch.stack(seen).mean(0), dim=1)
+    torch.testing.assert_close(look(views).for_scores(x), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(look(replace(views, score_views="plain")).for_scores(x), net(x))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("leave_one_out", [False, True])
+def test_nothing_is_near_a_class_without_a_labelled_image(leave_one_out):
+    data = labeled()
+    others = data.rows((data.labels != CLASSES[0]).nonzero().squeeze(1))
+    gate = gate_of(GateConfig(prototype_views=2, leave_one_out=leave_one_out), others)
+    scores, columns = gate.score(unit_rows(300))
+    assert set(columns.tolist()) == {1, 2}
+    assert scores.min() < 0  # below the cosine of 0 that no prototype would give
+    torch.testing.assert_close(scores, (unit_rows(300) @ gate.prototypes[1:].T).max(1).values)
+    assert gate.labeled_scores.isfinite().all()
+
+
+def test_cosines_by_hand():
+    found = cosines(torch.tensor([[0.6, 0.8], [-1.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]))
+    torch.testing.assert_close(found, torch.tensor([[0.6, -2.0, 0.8], [-1.0, -2.0, 0.0]]))
 
 
 def test_the_score_is_the_largest_cosine_and_the_column_says_whose():

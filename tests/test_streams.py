@@ -289,6 +289,8 @@ def test_the_whole_pool_is_every_row_that_may_ever_be_drawn():
     assert (values < CLASSES).sum() == len(stream.pool) == CLASSES * (40 - 4 - 4)
     assert [(values == FOREIGN[name]).sum().item() for name in ("away", "far")] == [60, 60]
     assert (pixels(stream_of(unrelated=0).whole_pool()) < CLASSES).all()
+    assert set(pixels(stream_of(related=0).whole_pool()).tolist()) == {FOREIGN["away"]}
+    assert stream_of(related=0, unrelated=0).whole_pool().shape == (0, 1, 8, 8)
 
 
 # ----- held-out rows
@@ -373,6 +375,7 @@ def test_a_row_cap_bounds_u_t_and_the_held_out_rows_and_nothing_else():
     assert len(capped.held_out) == 12
     assert set(capped.held_out.tolist()) < set(full.held_out.tolist())
     assert not torch.equal(capped.held_out, full.held_out[:12])  # a sample, not the first rows
+    assert not torch.equal(capped.held_out, stream_of(row_cap=12, seed=1).held_out)
 
 
 # ----- seeds

@@ -57,12 +57,15 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        rows = args[0]
-        if isinstance(rows, Tensor) and rows.is_cuda and len(rows) >= WORTH_COMPILING:
+        if isinstance(args[0], Tensor) and worth_compiling(args[0]):
             return _compiled(function)(*args, **kwargs)  # type: ignore[no-any-return]
         return function(*args, **kwargs)
 
     return call
+
+
+def worth_compiling(rows: Tensor) -> bool:
+    return rows.is_cuda and len(rows) >= WORTH_COMPILING
 
 
 @functools.cache
@@ -85,6 +88,7 @@ class Replay:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
         self.output: Tensor | None = None
+        self.side = torch.cuda.Stream(device) if self.captures else None  # capturing demands it of the calls before
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         if not self.captures:
@@ -101,12 +105,11 @@ class Replay:
         return self.output
 
     def _aside(self, *inputs: Tensor) -> Tensor:
-        """Call the update on a stream of its own, as capturing demands of the calls before it."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        assert self.side is not None
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
             output = self.update(*inputs)
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(self.side)
         return output
 
     def _capture(self, *inputs: Tensor) -> None:

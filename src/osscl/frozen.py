@@ -80,6 +80,9 @@ def from_plain(kind: type[T], data: Any, where: str = "") -> T:
         if key not in names:
             raise unknown("field", _dotted(where, str(key)), names)
     values = {key: convert(hints[key], item, _dotted(where, key)) for key, item in data.items()}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if "legacy" in field.metadata:  # a file that does not know the field means what it meant then
+            values.setdefault(field.name, field.metadata["legacy"])
     try:
         return kind(**values)
     except TypeError as error:

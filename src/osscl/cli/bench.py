@@ -12,6 +12,9 @@ def bench(
     batch: Annotated[int, typer.Option(min=2, help="Images a batch; each is seen in two views.")] = 512,
     updates: Annotated[int, typer.Option(min=1, help="A timed stretch.")] = 100,
     repeats: Annotated[int, typer.Option(min=2, help="Stretches; the median counts.")] = 5,
+    against: Annotated[
+        bool, typer.Option(help="Also what one would write otherwise: loader workers, a plain loop.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the record there, as JSON.")] = None,
 ) -> None:
     """Measure the loops of URSL and the ceiling of the same card, in one run."""
@@ -32,7 +35,12 @@ def bench(
     if out is not None and out.exists():
         raise UserError(f"{out} exists; nothing is overwritten, give another file")
     spec = BenchSpec(EncoderConfig(backbone), batch, updates=updates, repeats=repeats)
-    found = measure(spec, pick_device(device))
+    others = {}
+    if against:
+        from osscl.experiments.against import against as measure_others
+
+        others = measure_others(spec, pick_device(device))
+    found = measure(spec, pick_device(device), others)
     where = f"{found.device}, {found.precision}, torch {found.torch}"
     caption = f"{where}; batch {batch} x 2 views, median of {repeats} x {updates} updates"
     table = Table("", "measured", "of its limit", box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
@@ -42,6 +50,8 @@ def bench(
     table.add_row("reference loop", f"{found.reference:,.0f} views/s", f"{found.reference_share:.0%}")
     table.add_row("learner loop", f"{found.learner_ms:.1f} ms an update", f"{found.learner_share:.0%}")
     table.add_row("first updates: compiling, capturing", f"{found.first_seconds:.0f} s", "")
+    for name, rate in found.against.items():
+        table.add_row(name, f"{rate:,.0f} views/s", f"ours is {found.reference / rate:.1f} x")
     if found.peak_bytes is not None:
         table.add_row("peak memory", f"{found.peak_bytes / 2**30:.1f} GiB", "")
     Console().print(table)

@@ -105,7 +105,7 @@ def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: Any) -> tuple
 
     from osscl.device import pick_device
     from osscl.experiments.run import load_banks
-    from osscl.stream.build import build_stream, capped
+    from osscl.stream.build import build_stream
     from osscl.stream.manifest import from_manifest, rows_digest, to_manifest
 
     banks = load_banks(spec, options.data, pick_device(options.device))
@@ -113,7 +113,7 @@ def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: Any) -> tuple
     digest = rows_digest(to_manifest(stream))
     if digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
         spec = replace(spec, stream=digest)
-    return spec, capped(stream, spec.schedule.row_cap)
+    return spec, stream
 
 
 def stream(

@@ -33,7 +33,8 @@ from osscl.experiments.spec import RunSpec, name_of, spec_to_plain
 from osscl.methods import METHODS
 from osscl.methods.method import Method, Progress, Runtime, Setting
 from osscl.stored import write_text
-from osscl.stream.build import build_stream
+from osscl.stream.build import build_stream, capped
+from osscl.stream.manifest import rows_digest, to_manifest
 from osscl.stream.step import Stream
 from osscl.vision.encoder import ImageFormat
 
@@ -52,9 +53,9 @@ def run(
     kind = class_of(spec, method)
     device = pick_device(options.device)
     prepare(device)
-    if stream is None:
-        banks = load_banks(spec, options.data, device)
-        stream = build_stream(spec.scenario, banks, spec.seed, spec.schedule.row_cap)
+    banks = stream.banks if stream is not None else load_banks(spec, options.data, device)
+    built = build_stream(spec.scenario, banks, spec.seed)
+    stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
     with occupied(folder):
         if finished.exists():  # by now
             return read_record(finished, type(spec.method))
@@ -134,6 +135,14 @@ def make_record(
         steps=tuple(position.steps),
         made_by=made_by,
     )
+
+
+def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
+    """A stream from elsewhere, refused unless the spec says so: a run's id must tell which rows it saw."""
+    digest = rows_digest(to_manifest(stream))
+    if digest != (spec.stream or rows_digest(to_manifest(built))):
+        raise SpecError(f"the stream's rows are not those of the spec; RunSpec(stream={digest!r}) says so")
+    return stream
 
 
 def class_of(spec: RunSpec, method: type | None) -> Any:

@@ -13,10 +13,10 @@ from osscl.vision.augment import draws
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Endless batches of one size over a pool: shuffle after shuffle, cut into equal pieces.
+    """Endless batches of one size over a pool, pass after pass, each pass in an order of its own.
 
-    Deviation: a loader ends a pass with a smaller batch or drops it; here the next shuffle fills it up, so that every
-    row is met equally often and all batches have one shape.
+    Deviation: a loader ends a pass with a smaller batch. Here that batch is filled up with rows from the beginning of
+    the same pass: no row stands twice in a batch, and all batches have one shape. `drop_last` leaves it out.
     """
 
     pool: int
@@ -24,6 +24,7 @@ class Shuffled:
     seed: int
     names: tuple[str | int, ...]  # the purpose, see `seeded`
     device: torch.device
+    drop_last: bool = False
 
     @property
     def rows(self) -> int:
@@ -31,24 +32,26 @@ class Shuffled:
 
     @property
     def per_epoch(self) -> int:
-        return math.ceil(self.pool / self.rows)
+        return self.pool // self.rows if self.drop_last else math.ceil(self.pool / self.rows)
 
     def starting(self, number: int) -> Iterator[Tensor]:
         """Batch `number` and those after it, each (rows,)."""
-        shuffle, order = -1, torch.empty(0)
+        current, order = -1, torch.empty(0)
         while True:
-            parts, position, missing = [], number * self.rows, self.rows
-            while missing:
-                needed, offset = divmod(position, self.pool)
-                if needed != shuffle:
-                    shuffle, order = needed, self._order(needed)
-                parts.append(order[offset : offset + missing])
-                position, missing = position + len(parts[-1]), missing - len(parts[-1])
-            yield torch.cat(parts) if len(parts) > 1 else parts[0]
+            turn, batch = divmod(number, self.per_epoch)
+            if turn != current:
+                current, order = turn, self._order(turn)
+            end = (batch + 1) * self.rows
+            rows = order[batch * self.rows : end]
+            yield rows if end <= self.pool else torch.cat((rows, order[: end - self.pool]))
             number += 1
 
-    def _order(self, shuffle: int) -> Tensor:
-        rng = seeded(self.seed, *self.names, "shuffle", shuffle, device=self.device)
+    def expected(self, mask: Tensor) -> float:
+        """How many rows of a batch `mask` (pool,) holds for, on average."""
+        return float(mask.float().mean()) * self.rows
+
+    def _order(self, turn: int) -> Tensor:
+        rng = seeded(self.seed, *self.names, "pass", turn, device=self.device)
         return torch.randperm(self.pool, generator=rng, device=self.device)
 
 
@@ -69,6 +72,11 @@ class Balanced:
     @property
     def rows(self) -> int:
         return sum(part.rows for part in self.parts if part.pool)
+
+    def expected(self, mask: Tensor) -> float:
+        """How many rows of a batch `mask` (pool,) holds for, on average."""
+        pieces = mask.split([part.pool for part in self.parts])
+        return sum(part.expected(piece) for part, piece in zip(self.parts, pieces, strict=True) if part.pool)
 
     def starting(self, number: int) -> Iterator[Tensor]:
         starts = [sum(part.pool for part in self.parts[:i]) for i in range(len(self.parts))]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.device import Replay
+from osscl.device import WORTH_COMPILING, Replay
 from osscl.frozen import require, require_choices
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Balanced, Shuffled, with_draws
@@ -38,7 +38,7 @@ class LearnerConfig:
     batch: int = 512
     epoch: Literal["union", "labeled"] = "union"  # one pass over T_t, M and T-hat, or over T_t and M
     max_updates_per_epoch: int | None = None
-    min_updates: int = 0  # a floor on the updates of a step
+    min_updates: int = 0  # a floor on the updates of a step, of which a schedule takes its share
     sampler: Literal["uniform", "balanced_sources"] = "uniform"  # over the union, or a third each from T_t, M and T-hat
     sup_norm: Literal["all", "anchors"] = "all"  # L_sup is averaged over all 2N views, or over the anchors
     base_temperature: float | None = None  # SupCon's factor tau / base; the equation has none
@@ -57,6 +57,8 @@ class LearnerConfig:
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
         require(self.min_updates >= 0, self, "min_updates", "0 or more")
+        limit = self.max_updates_per_epoch
+        require(limit is None or limit > 0, self, "max_updates_per_epoch", "positive")
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Learner:
         return {
             "updates_per_epoch": per_epoch,
             "learner_batch": batches.rows,
-            "anchors_per_batch": float(lesson.anchors.float().mean()) * batches.rows,
+            "anchors_per_batch": batches.expected(lesson.anchors),
         }
 
     def _updates(self, batches: Shuffled, n_labeled: int) -> tuple[int, int]:
@@ -117,8 +119,9 @@ class Learner:
         per_epoch = batches.per_epoch if config.epoch == "union" else -(-n_labeled // batches.rows)
         if config.max_updates_per_epoch is not None:
             per_epoch = min(per_epoch, config.max_updates_per_epoch)
-        updates = max(config.min_updates, self.setting.schedule.epochs(config.epochs) * per_epoch)
-        return self.setting.schedule.capped(updates), per_epoch
+        schedule = self.setting.schedule
+        floor = round(config.min_updates * schedule.share)
+        return schedule.capped(max(floor, schedule.epochs(config.epochs) * per_epoch)), per_epoch
 
     def _descent(self, updates: int, per_epoch: int) -> Descent:
         descent = Descent([self.encoder], self.config.optimiser, updates, per_epoch)
@@ -139,6 +142,9 @@ class Learner:
             related = Shuffled(len(lesson.guide), self.config.batch, seed, ("guide", t), device)
             guided = with_draws(related, ("guide", t), seed, descent.done, device)
             rows_per_update += related.rows
+        # Either both batches compiled or neither: a compiled pass rewrites the norms' statistics under an eager one.
+        smallest = min(batches.rows, len(lesson.guide) if lesson.guide is not None else batches.rows)
+        self.encoder.compiles = 2 * smallest >= WORTH_COMPILING
         update = Replay(self._update(descent, lesson), device)
         self.encoder.learning(True)
         while descent.done < descent.updates:
@@ -148,7 +154,7 @@ class Learner:
             views = 2 * rows_per_update * descent.done
             self.runtime.progress(Progress("learner", descent.done, descent.updates, views, loss))
             self.runtime.keep(False)
-        self.encoder.learning(False)
+        self.encoder.learning(False).compiles = True
         return 2 * rows_per_update * descent.updates
 
     def _update(self, descent: Descent, lesson: Lesson) -> Callable[..., Tensor]:

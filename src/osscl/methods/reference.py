@@ -1,10 +1,12 @@
 """The reference network UR_t: self-supervised on all that is unlabelled, shared by runs that would train the same."""
 
 import contextlib
+import functools
 import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -21,8 +23,6 @@ from osscl.stored import read_state, write_state
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import two_views
 from osscl.vision.encoder import EncoderConfig, frozen_copy, new_encoder, projector
-
-CODE_VERSION = 1  # of what this file trains; raise it whenever the same spec would give other weights
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Reference:
         self.history = ""  # digest of every t and U_t that it learned from
         self.descent: Descent | None = None
         self.interrupted: State | None = None
+        self.moments: State | None = None  # of the optimiser, where they are kept from step to step
 
     @property
     def trained(self) -> bool:
@@ -103,19 +104,15 @@ class Reference:
 
     def _train(self, unlabeled: Tensor, t: int) -> tuple[int, int]:
         config, device = self.config, self.runtime.device
-        batches = Shuffled(len(unlabeled), config.batch, self.setting.seed, ("reference", t), device)
+        names = ("reference", t)
+        batches = Shuffled(len(unlabeled), config.batch, self.setting.seed, names, device, config.drop_last)
         first = self.trainings == 0
         epochs = self.setting.schedule.epochs(config.epochs_first if first else config.epochs_later)
-        per_epoch = max(1, len(unlabeled) // batches.rows) if config.drop_last else batches.per_epoch
-        updates = self.setting.schedule.capped(epochs * per_epoch)
-        descent = Descent(self._learning(), self._optimiser(first), updates, per_epoch)
-        if self.interrupted is not None:
-            descent.load_state(self.interrupted)
-            self.interrupted = None
-        self.descent = descent
+        updates = self.setting.schedule.capped(epochs * batches.per_epoch)
+        self.descent = descent = self._descent(self._optimiser(first), updates, batches.per_epoch)
         update = Replay(self._update(unlabeled, descent), device)
         self.encoder.learning(True)
-        for rows, u in with_draws(batches, ("reference", t), self.setting.seed, descent.done, device):
+        for rows, u in with_draws(batches, names, self.setting.seed, descent.done, device):
             if descent.done == updates:
                 break
             descent.set_rate()
@@ -124,8 +121,18 @@ class Reference:
             self.runtime.progress(Progress("reference", descent.done, updates, 2 * batches.rows * descent.done, loss))
             self.runtime.keep(False)
         self.encoder.learning(False)
+        self.moments = None if config.optimiser.fresh else descent.moments()
         self.descent = None
         return updates, updates * 2 * batches.rows
+
+    def _descent(self, optimiser: OptimiserConfig, updates: int, per_epoch: int) -> Descent:
+        descent = Descent(self._learning(), optimiser, updates, per_epoch)
+        if self.interrupted is not None:
+            descent.load_state(self.interrupted)
+            self.interrupted = None
+        elif self.moments is not None:
+            descent.load_moments(self.moments)
+        return descent
 
     def _update(self, unlabeled: Tensor, descent: Descent) -> Callable[..., Tensor]:
         """One update as a function of the batch's rows and the uniform numbers of its views."""
@@ -167,8 +174,8 @@ class Reference:
 
     def cache_key(self, history: str) -> str:
         """Of everything that these weights depend on; `history` stands for every U_t so far, its t and its pixels."""
-        sub_spec = plain(self.config), plain(self.setting.augmentation), plain(self.setting.images)
-        training = plain(self.setting.schedule), self.setting.seed, history, CODE_VERSION
+        sub_spec = self.config, self.setting.augmentation, self.setting.images
+        training = self.setting.schedule.share, self.setting.schedule.max_updates, self.setting.seed, history, code()
         machine = str(self.runtime.precision), self.runtime.device.type
         return content_id([*sub_spec, *training, *machine], 24)
 
@@ -192,13 +199,14 @@ class Reference:
     # ----- state
 
     def _networks(self) -> State:
-        networks: State = {"encoder": self.encoder.state_dict()}
+        networks: State = {"encoder": self.encoder.state_dict(), "moments": self.moments}
         if self.predictor is not None:
             networks |= {"predictor": self.predictor.state_dict(), "target": self.target.state_dict()}
         return networks
 
     def _load_networks(self, networks: State) -> None:
         self.encoder.load_state_dict(networks["encoder"])
+        self.moments = networks["moments"]
         if self.predictor is not None:
             self.predictor.load_state_dict(networks["predictor"])
             self.target.load_state_dict(networks["target"])
@@ -216,3 +224,14 @@ class Reference:
         self._load_networks(state["networks"])
         self.steps_done, self.trainings = state["steps_done"], state["trainings"]
         self.history, self.interrupted = state["history"], state["descent"]
+
+
+@functools.cache
+def code() -> str:
+    """A digest of the code that these weights depend on: after a change to it nothing old is taken from the cache."""
+    here = Path(__file__).parents[1]
+    parts = ("vision", "losses", "learn", "stream", "methods/reference.py", "device.py")
+    files = sorted(
+        file for part in parts for file in ((here / part).glob("*.py") if "." not in part else [here / part])
+    )
+    return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()

@@ -47,13 +47,18 @@ class Gate:
 
     def score(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """S and the column of the nearest prototype, for unit rows z."""
-        best = (z @ self.prototypes.T).max(1)
+        best = cosines(z, self.prototypes).max(1)
         return best.values, best.indices
+
+
+def cosines(z: Tensor, prototypes: Tensor) -> Tensor:
+    """Of unit rows to prototypes, (n, k); a class without a labelled image has none, and nothing is near it."""
+    return (z @ prototypes.T).masked_fill(prototypes.norm(dim=1) == 0, -2.0)
 
 
 def class_sums(z: Tensor, columns: Tensor, k: int) -> Tensor:
     """Sum of the rows of each class, (k, d)."""
-    return z.new_zeros(k, z.shape[1]).index_add_(0, columns, z)
+    return F.one_hot(columns, k).T.to(z.dtype) @ z  # index_add_ would not be reproducible on a GPU
 
 
 def prototypes(z: Tensor, columns: Tensor, k: int) -> Tensor:
@@ -73,33 +78,45 @@ def leave_one_out_scores(own: Tensor, sums: Tensor, columns: Tensor, plain: Tens
     others = sums[columns] - own
     alone = others.norm(dim=1, keepdim=True) < 1e-6
     mine = F.normalize(torch.where(alone, sums[columns], others), dim=1)
-    cosines = plain @ F.normalize(sums, dim=1).T
-    return cosines.scatter(1, columns[:, None], (plain * mine).sum(1, keepdim=True)).max(1).values
+    every = cosines(plain, F.normalize(sums, dim=1))
+    return every.scatter(1, columns[:, None], (plain * mine).sum(1, keepdim=True)).max(1).values
 
 
-def open_gate(
-    config: GateConfig,
-    reference: Encoder,
-    labeled: Labeled,
-    classes: Sequence[int],
-    augmentation: Augmentation,
-    seed: int,
-    names: tuple[str | int, ...],
-) -> Gate:
+@dataclass(frozen=True)
+class Look:
+    """How images are looked at: by which network, with which augmentation, and where its randomness comes from."""
+
+    config: GateConfig
+    reference: Encoder
+    augmentation: Augmentation
+    seed: int
+    names: tuple[str | int, ...]
+
+    def mean_view(self, images: Tensor) -> Tensor:
+        """The mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image where A is empty."""
+        embed = self.reference if self.config.unit_first else self.reference.project
+        total = None
+        for a in range(self.config.prototype_views):
+            u = draws(len(images), seeded(self.seed, *self.names, "prototype", a, device=images.device))
+            view = in_chunks(lambda x, u: embed(augment(x, u, self.augmentation)), images, u)
+            total = view if total is None else total + view
+        return in_chunks(embed, images) if total is None else total / self.config.prototype_views
+
+    def for_scores(self, images: Tensor) -> Tensor:
+        """What is held against prototypes, unit rows: of labelled and of unlabelled images alike."""
+        if self.config.score_views == "plain":
+            return in_chunks(self.reference, images)
+        return F.normalize(self.mean_view(images), dim=1)
+
+
+def open_gate(look: Look, labeled: Labeled, classes: Sequence[int]) -> Gate:
     """Prototypes of T_t and M in the reference's space, and the thresholds that their scores set (lines 5-7)."""
     place = {c: j for j, c in enumerate(classes)}
     columns = torch.tensor([place[c] for c in labeled.labels.tolist()], device=labeled.labels.device)
-    plain = in_chunks(reference, labeled.images)
-    embed = reference if config.unit_first else reference.project
-    views = []
-    for a in range(config.prototype_views):
-        u = draws(len(labeled), seeded(seed, *names, "prototype", a, device=labeled.images.device))
-        views.append(in_chunks(lambda x, u: embed(augment(x, u, augmentation)), labeled.images, u))
-    mean_view = torch.stack(views).mean(0) if views else in_chunks(embed, labeled.images)
+    mean_view, seen_as = look.mean_view(labeled.images), look.for_scores(labeled.images)
     sums = class_sums(mean_view, columns, len(classes))
-    seen_as = plain if config.score_views == "plain" else F.normalize(mean_view, dim=1)
-    if config.leave_one_out:
+    if look.config.leave_one_out:
         scores = leave_one_out_scores(mean_view, sums, columns, seen_as)
     else:
-        scores = (seen_as @ F.normalize(sums, dim=1).T).max(1).values
-    return Gate(F.normalize(sums, dim=1), *thresholds(scores, config), scores)
+        scores = cosines(seen_as, F.normalize(sums, dim=1)).max(1).values
+    return Gate(F.normalize(sums, dim=1), *thresholds(scores, look.config), scores)

@@ -12,7 +12,7 @@ from osscl.learn.memory import Memory, MemoryConfig
 from osscl.methods.learner import Learner, LearnerConfig, Lesson
 from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport
 from osscl.methods.reference import Reference, ReferenceConfig
-from osscl.methods.segregation import Gate, GateConfig, open_gate
+from osscl.methods.segregation import Gate, GateConfig, Look, open_gate
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
 from osscl.vision.encoder import in_chunks
@@ -20,7 +20,7 @@ from osscl.vision.encoder import in_chunks
 
 @dataclass(frozen=True)
 class UrslConfig:
-    """URSL's hyperparameters; the defaults are the paper's table of chosen ones."""
+    """URSL's hyperparameters; the defaults are the paper's, optimisers aside (`ursl-as-printed` has those too)."""
 
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -33,7 +33,8 @@ class UrslConfig:
             raise SpecError("learner.start=reference needs learner.net and reference.net to be of one shape")
         if self.memory.policy != "random" and self.memory.confidence == "prototype_cosine" and not self.needs_reference:
             raise SpecError(f"memory.policy={self.memory.policy} by prototype_cosine needs a reference network")
-        if self.memory.confidence == "head_probability" and self.head.memory == "after":
+        ranks = self.memory.policy != "random"
+        if ranks and self.memory.confidence == "head_probability" and self.head.memory == "after":
             raise SpecError("memory.confidence=head_probability needs head.memory=before: the head must exist by then")
 
     @property
@@ -66,6 +67,7 @@ class Ursl:
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.head: Head | None = None
         self.gate: Gate | None = None
+        self.sorted: tuple[Tensor, Tensor] | None = None  # S and nearest class of the rows of U_t
         self.step_open = -1  # the step that learn() is in, or was in last
         self.log = PhaseLog(runtime.device)
         self.notes: dict[str, float] = {}
@@ -76,7 +78,7 @@ class Ursl:
         if self.reference is not None:
             self.reference.learn(step.unlabeled, step.index, self.log)  # line 4
         found = self._segregate(step)  # lines 5-8
-        if self.reference is not None and self.config.learner.start == "reference":
+        if self.reference is not None and self.reference.trained and self.config.learner.start == "reference":
             self.learner.start_from(self.reference.encoder)
         self.notes |= self.learner.learn(self._lesson(step, found), step.index, self.log)  # lines 9-16
         self._fit_head_and_remember(step)  # lines 17 and 19
@@ -86,33 +88,36 @@ class Ursl:
     def _open(self, step: Step) -> None:
         if self.step_open == step.index:
             return  # goes on inside this step
-        self.step_open = step.index
+        self.step_open, self.sorted = step.index, None
         self.classes.extend(step.new_classes)
         self.log, self.notes = PhaseLog(self.runtime.device), {}
         if step.index > 0:
             self.learner.remember_past()
 
     def _segregate(self, step: Step) -> Segregated | None:
-        """Sort U_t by what the reference makes of it; the same again after an interruption."""
+        """Sort U_t by what the reference makes of it; what an interruption finds sorted stays so."""
         if self.reference is None or not self.reference.trained:
             return None
-        self.log.begin("gate")
-        config, encoder = self.config.gate, self.reference.encoder
-        known = concat(step.labeled, self.memory.labeled)
-        names = ("gate", step.index)
-        self.gate = gate = open_gate(
-            config, encoder, known, self.classes, self.setting.augmentation, self.setting.seed, names
-        )
-        z = in_chunks(encoder, step.unlabeled)
-        scores, nearest = gate.score(z)
-        labels = torch.tensor(self.classes, device=z.device)[nearest]
+        if self.sorted is None:
+            self.log.begin("gate")
+            look = self._look("gate", step.index)
+            self.gate = open_gate(look, concat(step.labeled, self.memory.labeled), self.classes)
+            z = look.for_scores(step.unlabeled)
+            scores, nearest = self.gate.score(z)
+            self.sorted = scores, torch.tensor(self.classes, device=z.device)[nearest]
+            self._note(self.gate, z)
+            self.log.end()
+        gate, (scores, labels) = self.gate, self.sorted
+        assert gate is not None
         passed, confident = scores > gate.threshold, scores > gate.pseudo_threshold
         pseudo = self._pseudo_labeled(step, labels, confident)
         report = GateReport(scores, passed, confident, labels, gate.threshold, gate.pseudo_threshold, int(pseudo.sum()))
-        self._note(gate, z)
-        self.log.end()
-        related = step.unlabeled if config.guide == "all" else step.unlabeled[passed]
+        related = step.unlabeled if self.config.gate.guide == "all" else step.unlabeled[passed]
         return Segregated(report, Labeled(step.unlabeled[pseudo], labels[pseudo]), related)
+
+    def _look(self, *names: str | int) -> Look:
+        assert self.reference is not None
+        return Look(self.config.gate, self.reference.encoder, self.setting.augmentation, self.setting.seed, names)
 
     def _pseudo_labeled(self, step: Step, labels: Tensor, confident: Tensor) -> Tensor:
         """Rows of T-hat. The paper uses a pseudo-label only to tell whether a row is of a past class."""
@@ -183,7 +188,7 @@ class Ursl:
         """S(x) of new images, to be held against `gate.threshold`; None without a reference."""
         if self.reference is None or self.gate is None:
             return None
-        return self.gate.score(in_chunks(self.reference.encoder, images))[0]
+        return self.gate.score(self._look("predict").for_scores(images))[0]
 
     def state(self) -> State:
         return {
@@ -193,6 +198,7 @@ class Ursl:
             "memory": vars(self.memory.labeled),
             "head": vars(self.head) if self.head is not None else None,
             "gate": vars(self.gate) if self.gate is not None else None,
+            "sorted": self.sorted,
             "step_open": self.step_open,
             "log": self.log.state(),
             "notes": dict(self.notes),
@@ -207,6 +213,8 @@ class Ursl:
         self.memory.labeled = Labeled(**state["memory"]).to(device)
         self.head = Head(**_on(device, state["head"])) if state["head"] is not None else None
         self.gate = Gate(**_on(device, state["gate"])) if state["gate"] is not None else None
+        scores = state["sorted"]
+        self.sorted = None if scores is None else (scores[0].to(device), scores[1].to(device))
         self.log.load_state(state["log"])
         self.notes = dict(state["notes"])
 

@@ -15,7 +15,9 @@ def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     groups: dict[object, list[RunRecord]] = {}
     for record in sorted(records, key=lambda r: (r.spec.scenario.main, -r.final)):
         spec = record.spec
-        groups.setdefault((spec.scenario, spec.method, spec.schedule, record.configuration), []).append(record)
+        groups.setdefault((spec.scenario, spec.method, spec.schedule, spec.stream, record.configuration), []).append(
+            record
+        )
     return list(groups.values())
 
 

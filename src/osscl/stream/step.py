@@ -87,8 +87,9 @@ class Stream:
 
     def whole_pool(self) -> Tensor:
         """All unlabelled images that there are, for a reference trained before the first step."""
+        related = [self.main.train.images[self.pool.to(self.device)]] if self.spec.related else []
         foreign = [self.banks[name].train.images for name in self.spec.peripheral if self.spec.unrelated]
-        return torch.cat([self.main.train.images[self.pool.to(self.device)], *foreign])
+        return torch.cat([self.main.train.images[:0], *related, *foreign])
 
     @property
     def device(self) -> torch.device:

@@ -52,6 +52,7 @@ class Encoder(nn.Module):
     def __init__(self, config: EncoderConfig, images: ImageFormat, precision: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.precision = precision
+        self.compiles = True  # where the device profits; see `fused`
         self.backbone = BACKBONES[config.backbone](images.channels)
         self.width = self.backbone.width
         self.projector = projector(self.width, config.hidden or self.width, config.dim, norm=config.projector_norm)
@@ -72,7 +73,8 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """z, (n, d), unit rows."""
-        return _embed(_unit(x), self)
+        embed = _embed if self.compiles else _embed.__wrapped__  # type: ignore[attr-defined]
+        return embed(_unit(x), self)  # type: ignore[no-any-return]
 
 
 # Functions of (x, net), not methods: networks of one shape then share one compiled graph, their weights its inputs.

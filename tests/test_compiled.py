@@ -1,0 +1,56 @@
+"""What a GPU does to the loops, tried on a CPU: some batches compiled, some not, within one update."""
+
+import functools
+
+import pytest
+import torch
+
+from osscl import device
+from osscl.data.images import Labeled
+from osscl.methods import learner as learners
+from osscl.methods.learner import Learner, LearnerConfig, Lesson
+from osscl.methods.method import PhaseLog, Runtime, Schedule, Setting
+from osscl.vision.augment import Augmentation
+from osscl.vision.encoder import EncoderConfig, ImageFormat
+
+FROM = 24  # rows from which a batch is compiled here
+
+
+@pytest.fixture
+def compiling(monkeypatch):
+    """Compile as on a GPU, by a backend that needs no compiler and keeps the bookkeeping of gradients."""
+
+    @functools.cache
+    def compiled(function):
+        return torch.compile(function, backend="aot_eager", dynamic=False)
+
+    monkeypatch.setattr(device, "worth_compiling", lambda rows: len(rows) >= FROM)
+    monkeypatch.setattr(device, "_compiled", compiled)
+    monkeypatch.setattr(learners, "WORTH_COMPILING", FROM)
+    yield
+    torch.compiler.reset()
+
+
+def learn(pool: int, guide: int) -> Learner:
+    images = torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    setting = Setting(ImageFormat(1, 8, (0.5,), (0.5,)), Augmentation(flip=0), 0, 0, Schedule("two", max_updates=2))
+    config = LearnerConfig(net=EncoderConfig("small", dim=8), batch=32)
+    learner = Learner(config, setting, Runtime())
+    labels = torch.arange(pool) % 2
+    lesson = Lesson(Labeled(images[:pool], labels), (pool, 0, 0), labels == 0, images[:guide], learner.encoder)
+    learner.learn(lesson, 0, PhaseLog(torch.device("cpu")))
+    return learner
+
+
+@pytest.mark.parametrize(("pool", "guide"), [(6, 30), (30, 6), (30, 32), (6, 8)])
+def test_a_small_batch_beside_a_large_one_still_learns(compiling, pool, guide):
+    learner = learn(pool, guide)
+    assert learner.encoder.compiles, "the next step's teachers are copies of this network, and large batches await them"
+
+
+def test_compiled_updates_are_the_plain_ones(compiling, monkeypatch):
+    compiled = learn(30, 32)
+    monkeypatch.setattr(device, "worth_compiling", lambda rows: False)
+    plain = learn(30, 32)
+    for a, b in zip(compiled.encoder.parameters(), plain.encoder.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
