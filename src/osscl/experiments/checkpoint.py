@@ -65,8 +65,9 @@ class Position:
 class Saver:
     """Saves the state of a run at good moments, restores it, and stops the run when it is told to."""
 
-    def __init__(self, folder: Path, options: Options, device: torch.device) -> None:
+    def __init__(self, folder: Path, options: Options, device: torch.device, content: dict[str, str]) -> None:
         self.path, self.options, self.device = folder / "checkpoint", options, device
+        self.content = content  # hash of each data set
         self.started = self.saved = time.monotonic()
         self.before = 0.0
         self.told_to_stop = False
@@ -78,6 +79,8 @@ class Saver:
         self.agent = agent
         saved = read_state(self.path)
         if saved is not None:
+            if saved["content"] != self.content:
+                raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
             agent.load_state(saved["method"])
             steps = [from_plain(StepRecord, step) for step in saved["steps"]]
             self.position = Position(
@@ -108,7 +111,7 @@ class Saver:
         state = {
             "method": self.agent.state(), "next_step": position.next_step, "steps": plain(position.steps),
             "accuracy": position.accuracy, "overall": position.overall,
-            "seconds": self.seconds(), "sessions": position.sessions,
+            "seconds": self.seconds(), "sessions": position.sessions, "content": self.content,
         }  # fmt: skip
         write_state(self.path, state)
         self.saved = time.monotonic()

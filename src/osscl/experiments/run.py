@@ -70,7 +70,7 @@ def run(
 def _carry_out(
     spec: RunSpec, options: Options, folder: Path, stream: Stream, device: torch.device, kind: Any
 ) -> RunRecord:
-    saver = Saver(folder, options, device)
+    saver = Saver(folder, options, device, stream.content)
     reports: dict[str, Any] = {"t": 0}
 
     def progress(where: Progress) -> None:
@@ -131,7 +131,7 @@ def make_record(
         evaluated_rows=len(stream.held_out),
         confusion=tuple(tuple(row) for row in confusion.tolist()),
         class_order=tuple(agent.classes),
-        content={name: bank.content for name, bank in stream.banks.items()},
+        content=stream.content,
         steps=tuple(position.steps),
         made_by=made_by,
     )

@@ -61,7 +61,7 @@ class Reference:
         self.predictor: nn.Module | None = None
         if config.ssl == "byol":
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seeded(setting.seed, "init", "predictor").initial_seed())
+                torch.default_generator.manual_seed(seeded(setting.seed, "init", "predictor").initial_seed())
                 self.predictor = projector(config.net.dim, config.predictor, config.net.dim, norm=True)
             self.predictor = self.predictor.to(runtime.device)
             self.target = frozen_copy(self.encoder, batch_statistics=True)

@@ -133,6 +133,7 @@ class Ursl:
             "labeled_score_std": float(gate.labeled_scores.std(correction=0)),
             # A collapsed reference maps everything to one point: mean cosine 1.
             "reference_mean_cosine": float(z.mean(0).square().sum()) if len(z) else 0.0,
+            "reference_batch": min(self.config.reference.batch, len(z)),
         }
 
     def _lesson(self, step: Step, found: Segregated | None) -> Lesson:

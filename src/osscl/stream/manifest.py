@@ -24,7 +24,7 @@ def to_manifest(stream: Stream) -> dict[str, Any]:
         "format": FORMAT,
         "scenario": plain(stream.spec),
         "seed": stream.seed,
-        "content": {name: bank.content for name, bank in stream.banks.items()},
+        "content": stream.content,
         "validation": stream.validation,
         "held_out": stream.held_out.tolist(),
         "pool": stream.pool.tolist(),

@@ -64,6 +64,11 @@ class Stream:
     def main(self) -> ImageBank:
         return self.banks[self.spec.main]
 
+    @property
+    def content(self) -> dict[str, str]:
+        """Hash of each data set."""
+        return {name: bank.content for name, bank in self.banks.items()}
+
     def step(self, t: int) -> Step:
         rows = self.steps[t]
         labeled = self.main.train.rows(rows.labeled.to(self.device))

@@ -119,7 +119,7 @@ def new_encoder(
 ) -> Encoder:
     """A network with random weights that depend on `rng` (a CPU generator) alone, wherever the network lives."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.initial_seed())
+        torch.default_generator.manual_seed(rng.initial_seed())
         net = Encoder(config, images, precision)
     return net.to(device, memory_format=torch.channels_last).learning(False)  # type: ignore[call-overload, no-any-return]
 
