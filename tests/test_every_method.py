@@ -12,6 +12,7 @@ from osscl.experiments.toy import ENOUGH, FEW, TOY, accuracy, held_out, maker, t
 from osscl.frozen import override
 from osscl.learn.heads import fit_head
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, on_small_net, ursl
+from osscl.methods.co2l import Co2l
 from osscl.methods.learner import Learner
 from osscl.methods.method import Runtime
 from osscl.methods.reference import Reference
@@ -175,7 +176,8 @@ def test_the_battery_finds_what_is_broken(broken, says):
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_without_memory_and_distillation_a_method_is_worse(name):
     config = on_small_net(CONFIGURATIONS[name])
-    bare = changed("gate.pseudo=none", "learner.gamma=0", "learner.lam=0", config=config)
+    unlabelled = {"UrslConfig": "gate.pseudo=none", "Co2lConfig": "unlabeled=none"}[type(config).__name__]
+    bare = changed(unlabelled, "learner.gamma=0", "learner.lam=0", config=config)
     scores = []
     for spec, variant in ((TOY, config), (replace(TOY, memory=0), bare)):
         streams = [toy_stream(spec, seed) for seed in range(2)]
@@ -515,3 +517,52 @@ def test_a_cache_that_cannot_be_written_costs_no_run(stream, tmp_path):
     file.write_text("")
     _, reports = learned(SMALL, stream, runtime=Runtime(reference_cache=file / "below"))
     assert len(reports) == 3
+
+
+# ----- Co2L and its variants
+
+
+def test_co2l_by_itself_never_looks_at_unlabelled_images(stream):
+    predictions = []
+    for shade in (0, 255):
+        agent = maker(Co2l, on_small_net(CONFIGURATIONS["co2l"]), stream)()
+        for t in range(len(stream)):
+            step = stream.step(t)
+            agent.learn(replace(step, unlabeled=torch.full_like(step.unlabeled, shade)))
+        predictions.append(agent.predict(stream.evaluation(0).images))
+    assert torch.equal(*predictions)
+
+
+def test_co2l_p_looks_at_the_first_world_alone(stream):
+    def learned_with(shades):
+        agent = maker(Co2l, on_small_net(CONFIGURATIONS["co2l-p"]), stream)()
+        for t, shade in enumerate(shades):
+            step = stream.step(t)
+            agent.learn(step if shade is None else replace(step, unlabeled=torch.full_like(step.unlabeled, shade)))
+        return agent.predict(stream.evaluation(0).images)
+
+    as_it_is = learned_with([None] * len(stream))
+    assert torch.equal(as_it_is, learned_with([None, 0, 255]))
+    assert not torch.equal(as_it_is, learned_with([0, None, None]))
+
+
+def test_co2l_p_starts_from_the_pretrained_network_projector_included(stream):
+    agent = maker(Co2l, on_small_net(CONFIGURATIONS["co2l-p"]), stream)()
+    agent.learner.learn = lambda *_: {}
+    agent.learn(stream.step(0))
+    theirs, ours = agent.pretrained.encoder.state_dict(), agent.learner.encoder.state_dict()
+    assert all(torch.equal(theirs[key], ours[key]) for key in ours)
+
+
+def test_co2l_j_adds_nt_xent_of_the_guide_batch(stream):
+    """The joint loss of the first update is SupCon of the labels plus lam times NT-Xent of the unlabelled views."""
+    losses = {}
+    for lam in (0.5, 1.0, 2.0):
+        config = changed(f"learner.lam={lam}", config=on_small_net(CONFIGURATIONS["co2l-j"]))
+        seen = []
+        watched = Runtime(progress=lambda p, seen=seen: seen.append(float(p.loss)))
+        agent = replace(maker(Co2l, config, stream), runtime=watched)()
+        agent.learn(stream.step(0))
+        losses[lam] = seen[0]
+    assert losses[2.0] - losses[1.0] == pytest.approx(2 * (losses[1.0] - losses[0.5]), rel=1e-4)
+    assert losses[1.0] > losses[0.5]

@@ -19,16 +19,13 @@ def pick_device(name: str) -> torch.device:
     """`auto` is the GPU where there is one; a device that is not there is the user's error."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise SpecError(f"unknown device {name!r}; allowed: auto, cpu, cuda, cuda:N") from None
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type not in ("cpu", "cuda"):
+    kind, colon, index = name.partition(":")
+    if name not in ("cpu", "cuda") and not (kind == "cuda" and colon and index.isdecimal()):
         raise SpecError(f"unknown device {name!r}; allowed: auto, cpu, cuda, cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= count:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "cuda" and int(index or 0) >= count:
         raise SpecError(f"device {name!r} is not there: {count} CUDA devices found; allowed: auto, cpu")
-    return device
+    return torch.device(name)
 
 
 def precision_of(device: torch.device) -> torch.dtype:

@@ -1,10 +1,12 @@
 """Frozen dataclasses as data: their plain form, the way back, changes by name, and an id of what they say."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
+import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -12,6 +14,7 @@ import yaml
 from osscl.errors import SpecError, unknown
 
 T = TypeVar("T")
+LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # numbers that tensors and JSON can hold
 
 
 def require(holds: bool, spec: object, name: str, allowed: str) -> None:
@@ -83,10 +86,24 @@ def from_plain(kind: type[T], data: Any, where: str = "") -> T:
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]
         if "legacy" in field.metadata:  # a file that does not know the field means what it meant then
             values.setdefault(field.name, field.metadata["legacy"])
+    missing = [name for name in _required(kind) if name not in values]
+    if missing:
+        raise SpecError(f"{where or kind.__name__} lacks {', '.join(missing)}")
+    return _of_group(where, lambda: kind(**values))
+
+
+def _required(kind: type) -> list[str]:
+    absent = dataclasses.MISSING
+    fields = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    return [field.name for field in fields if field.default is absent and field.default_factory is absent]
+
+
+def _of_group(where: str, make: Callable[[], T]) -> T:
+    """What `make` makes; its refusal names the group of fields, for more than one has epochs or a tau."""
     try:
-        return kind(**values)
-    except TypeError as error:
-        raise SpecError(f"{where or kind.__name__}: {error}") from None
+        return make()
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}" if where else str(error)) from None
 
 
 def convert(hint: Any, value: Any, where: str) -> Any:
@@ -133,7 +150,8 @@ def _replaced(spec: Any, path: list[str], value: Any, where: str) -> Any:
         new = _replaced(getattr(spec, path[0]), path[1:], value, where)
     else:
         new = convert(get_type_hints(type(spec))[path[0]], value, where)
-    return dataclasses.replace(spec, **{path[0]: new})
+    group = where.removesuffix(".".join(path)).removesuffix(".")
+    return _of_group(group, lambda: dataclasses.replace(spec, **{path[0]: new}))
 
 
 def _dotted(where: str, key: str) -> str:
@@ -161,13 +179,13 @@ def _sequence(origin: type, args: tuple[Any, ...], value: Any, where: str) -> An
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
-    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
     if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
-        try:
-            return float(value)
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if hint in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+        if not abs(value) <= LARGEST[hint]:
+            raise SpecError(f"{where} must be {'finite' if hint is float else 'below 2^63'}, got {value!r}")
+        value = float(value) if hint is float else value
     if isinstance(value, hint) and not (hint is int and isinstance(value, bool)):
         return value
     raise SpecError(f"{where} must be of type {hint.__name__}, got {value!r}")

@@ -1,6 +1,7 @@
 """Nested state as one safetensors file: tensors as tensors, everything else as JSON in its header. No pickle."""
 
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -20,7 +21,10 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
     tensors: dict[str, Tensor] = {}
     skeleton = _without_tensors(state, "", tensors)
     with aside(path.with_suffix(SUFFIX)) as draft:
-        save_file(tensors, str(draft), metadata={"state": json.dumps(skeleton)})
+        try:
+            save_file(tensors, str(draft), metadata={"state": json.dumps(skeleton)})
+        except SafetensorError as error:  # a full disk, in this library's words
+            raise OSError(errno.EIO, str(error), str(path)) from None
 
 
 def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
@@ -29,9 +33,9 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]
         with safe_open(str(path.with_suffix(SUFFIX)), framework="pt", device=str(device)) as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
             skeleton = json.loads((file.metadata() or {})["state"])
-    except (FileNotFoundError, SafetensorError, KeyError, ValueError, OSError):
+        return _with_tensors(skeleton, tensors)  # type: ignore[no-any-return]
+    except (FileNotFoundError, SafetensorError, KeyError, ValueError, OSError, RecursionError):
         return None
-    return _with_tensors(skeleton, tensors)  # type: ignore[no-any-return]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -34,8 +34,11 @@ def _archive(archive: Archive, data_dir: Path) -> Path:
     path = data_dir / archive.file
     if not path.exists():
         _download(archive, data_dir)
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): expected the official archive") from None
     if found != archive.md5:
         raise DataError(
             f"{path} is not the official archive (md5 {found}, expected {archive.md5}): delete it and retry"

@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from osscl.errors import UserError
+
 
 def data_dir(flag: Path | None) -> Path:
     """The folder that holds the extracted data sets: the flag, else $OSSCL_DATA, else a folder of the user's cache."""
@@ -24,9 +26,13 @@ def _user_cache() -> Path:
     xdg = os.environ.get("XDG_CACHE_HOME")
     if xdg:
         return Path(xdg) / "osscl"
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without one, as in some containers
+        raise UserError("there is no home folder to keep a cache in: set XDG_CACHE_HOME to a folder") from None
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "osscl"
+        return home / "Library" / "Caches" / "osscl"
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else Path.home() / "AppData" / "Local") / "osscl"
-    return Path.home() / ".cache" / "osscl"
+        return (Path(local) if local else home / "AppData" / "Local") / "osscl"
+    return home / ".cache" / "osscl"

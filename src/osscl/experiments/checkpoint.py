@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import logging
 import signal
 import time
 from collections.abc import Iterator
@@ -12,11 +13,11 @@ from typing import Any, Protocol
 import torch
 
 from osscl.device import synchronise
-from osscl.errors import Stopped, UserError
+from osscl.errors import DataError, SpecError, Stopped, UserError
 from osscl.experiments.record import StepRecord
 from osscl.frozen import from_plain, plain
 from osscl.methods.method import Method, Progress
-from osscl.stored import read_state, write_state
+from osscl.stored import SUFFIX, read_state, write_state
 
 
 class Watcher(Protocol):
@@ -77,18 +78,29 @@ class Saver:
     def restore(self, agent: Method) -> Position:
         """Put the agent where the last save left it; a fresh start where there is none."""
         self.agent = agent
-        saved = read_state(self.path)
-        if saved is not None:
-            if saved["content"] != self.content:
-                raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
-            agent.load_state(saved["method"])
-            steps = [from_plain(StepRecord, step) for step in saved["steps"]]
-            self.position = Position(
-                saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
-                saved["seconds"], saved["sessions"] + 1,
-            )  # fmt: skip
-            self.before = saved["seconds"]
+        saved, file = read_state(self.path), self.path.with_suffix(SUFFIX)
+        if saved is None:
+            if file.exists():
+                kept = file.replace(self.path.with_suffix(".damaged"))
+                logging.getLogger("osscl").warning("osscl: damaged checkpoint, kept as %s; the run begins again", kept)
+            return self.position
+        try:
+            self.position = self._restored(agent, saved)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise DataError(f"{file} is of another version ({why}): move it away to begin again") from error
+        self.before = saved["seconds"]
         return self.position
+
+    def _restored(self, agent: Method, saved: dict[str, Any]) -> Position:
+        if saved["content"] != self.content:
+            raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
+        agent.load_state(saved["method"])
+        steps = [from_plain(StepRecord, step) for step in saved["steps"]]
+        return Position(
+            saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
+            saved["seconds"], saved["sessions"] + 1,
+        )  # fmt: skip
 
     def seconds(self) -> float:
         """Wall-clock time of the run over all its sessions."""

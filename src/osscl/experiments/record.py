@@ -108,12 +108,12 @@ def read_record(path: Path, config: type | None = None) -> RunRecord:
     """The record in `path`, or one line that says what is wrong with the file. `config`: see `spec_from_plain`."""
     try:
         data = json.loads(path.read_text())
-        if data.pop("format") != FORMAT:
-            raise DataError(f"{path} is not of the format {FORMAT!r}")
-        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data["spec"], config)})
-    except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise DataError(f"{path} cannot be read as a record: {error}") from None
-    except UserError as error:
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise DataError(f"it is not of the format {FORMAT!r}")
+        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config)})
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as a record: {error.strerror}") from None
+    except (UserError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as a record: {error}") from None
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from osscl.device import pick_device, precision_of
-from osscl.errors import DataError
+from osscl.errors import DataError, SpecError
 from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
 from osscl.frozen import from_plain, plain
 from osscl.methods import METHODS
 from osscl.methods.method import Method, Runtime, Setting
-from osscl.stored import read_state, write_state
+from osscl.stored import SUFFIX, read_state, write_state
 from osscl.stream.step import Stream
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
@@ -80,9 +80,11 @@ class Model:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    saved = read_state(folder / "model")
+    file = (folder / "model").with_suffix(SUFFIX)
+    saved = read_state(file)
     if saved is None:
-        raise DataError(f"no model in {folder}: a finished run's folder is wanted, as `osscl runs` lists them")
+        found = f"{file} is damaged" if file.exists() else f"no model in {folder}"
+        raise DataError(f"{found}: a finished run's folder is wanted, as `osscl runs` lists them")
     return saved
 
 
@@ -94,9 +96,16 @@ def read_spec(folder: Path) -> RunSpec:
 def load(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
     """The model that a run folder holds. `method` is the class of a method of your own, with its `Config` in it."""
     saved = _read(Path(folder))
+    where = pick_device(device)
+    try:
+        return _made(saved, where, method)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+        raise DataError(f"the model in {folder} is of another version ({type(error).__name__}: {error})") from error
+
+
+def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Model:
     spec = spec_from_plain(saved["spec"], getattr(method, "Config", None))
     images = from_plain(ImageFormat, saved["images"])
-    where = pick_device(device)
     setting = Setting(
         images, from_plain(Augmentation, saved["augmentation"]), saved["memory"], spec.seed, spec.schedule
     )
@@ -107,15 +116,16 @@ def load(folder: str | Path, device: str = "auto", *, method: type | None = None
 
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
     """Image files in a model's format: centre crop to a square, box-filtered to its size."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     rows = []
     for path in paths:
         try:
             with Image.open(path) as opened:
                 picture = opened.convert("L" if images.channels == 1 else "RGB")
-        except (OSError, UnidentifiedImageError):
-            raise DataError(f"{path} cannot be read as an image") from None
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            reason = getattr(error, "strerror", None) or "it is damaged, or no image"
+            raise DataError(f"{path} cannot be read as an image: {reason}") from None
         side = min(picture.size)
         left, top = (picture.width - side) // 2, (picture.height - side) // 2
         square = picture.resize((images.size, images.size), Image.Resampling.BOX, (left, top, left + side, top + side))

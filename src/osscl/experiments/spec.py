@@ -22,7 +22,7 @@ class RunSpec:
     stream: str | None = added_later(None, legacy=None)  # digest of rows that are not the ones scenario and seed give
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, self, "seed", "0 or more")
+        require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
 
     @property
     def id(self) -> str:
@@ -107,7 +107,7 @@ def spec_from_plain(data: Mapping[str, Any], config: type | None = None) -> RunS
         raise SpecError("a spec is a mapping with the fields scenario, method, schedule and seed")
     method = dict(data["method"])
     kind = method.pop("type", None)
-    if config is None and kind not in METHOD_TYPES:
+    if config is None and kind not in [*METHOD_TYPES]:  # a list: what a file says may have no hash
         raise unknown("method type", kind, METHOD_TYPES)
     fields = {**data, "method": from_plain(config or METHOD_TYPES[kind], method, "method")}
     if isinstance(fields.get("schedule"), str):

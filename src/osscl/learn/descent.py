@@ -8,14 +8,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.frozen import require, require_choices
+from osscl.frozen import added_later, require, require_choices
 
 
 @dataclass(frozen=True)
 class OptimiserConfig:
     """How a network's weights move."""
 
-    kind: Literal["adam", "adamw", "sgd"] = "adam"  # adamw: decay on weights alone; sgd: Nesterov momentum
+    kind: Literal["adam", "adamw", "sgd"] = "adam"  # adamw: decay on weights alone
     rate: float = 1e-3
     min_rate: float = 1e-4  # where the cosine ends
     decay: float = 1e-4  # L2 in adam and sgd, decoupled in adamw
@@ -23,6 +23,7 @@ class OptimiserConfig:
     momentum: float = 0.9  # of sgd
     rate_per: Literal["epoch", "update"] = "update"  # how often the rate changes
     fresh: bool = True  # a new optimiser at every step of the stream, or momenta kept
+    nesterov: bool = added_later(True, legacy=True)  # of sgd's momentum
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -61,9 +62,8 @@ class Descent:
         decay = self.config.decay
         if self.config.kind == "sgd":
             momentum = self.config.momentum
-            return torch.optim.SGD(
-                self.parameters, rate, momentum, weight_decay=decay, nesterov=momentum > 0, fused=True
-            )
+            nesterov = self.config.nesterov and momentum > 0
+            return torch.optim.SGD(self.parameters, rate, momentum, weight_decay=decay, nesterov=nesterov, fused=True)
         if self.config.kind == "adam":
             return torch.optim.Adam(self.parameters, rate, weight_decay=decay, fused=True, capturable=self.on_cuda)
         groups = [

@@ -35,8 +35,9 @@ class HeadConfig:
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 0, self, "batch", "positive")
         require(self.rate > 0, self, "rate", "positive")
+        require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
         require(self.penalty > 0, self, "penalty", "positive")
-        require(self.copies >= 0, self, "copies", "0 or more")
+        require(0 <= self.copies <= 1000, self, "copies", "in [0, 1000]")
 
 
 @dataclass(frozen=True)

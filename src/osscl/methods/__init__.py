@@ -5,14 +5,15 @@ from typing import Any
 
 from osscl.learn.descent import OptimiserConfig
 from osscl.learn.heads import HeadConfig
+from osscl.methods.co2l import Co2l, Co2lConfig
 from osscl.methods.learner import LearnerConfig
 from osscl.methods.reference import ReferenceConfig
 from osscl.methods.segregation import GateConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.vision.encoder import EncoderConfig
 
-METHODS: dict[type, Any] = {UrslConfig: Ursl}
-METHOD_TYPES: dict[str, type] = {"ursl": UrslConfig}  # how a config's type is written in a file
+METHODS: dict[type, Any] = {UrslConfig: Ursl, Co2lConfig: Co2l}
+METHOD_TYPES: dict[str, type] = {"ursl": UrslConfig, "co2l": Co2lConfig}  # how a config's type is written in a file
 
 # The paper's table of hyperparameters. It names a minimum rate but no schedule; Co2L, its ancestor, has a cosine.
 AS_PRINTED_OPTIMISER = OptimiserConfig("adam", rate=1e-2, min_rate=1e-4, decay=1e-4, rate_per="epoch")
@@ -35,11 +36,30 @@ URSL_PLUS = replace(URSL, learner=replace(URSL.learner, start="reference", gamma
 # learner as many updates as URSL's gets on CIFAR-100.
 LABELS_ONLY = replace(URSL, gate=GateConfig(pseudo="none"), learner=replace(URSL.learner, lam=0.0, min_updates=1200))
 
+# As its authors' code has it: SGD with warm-up, SupCon's factor tau / 0.07, teachers with batch statistics. The URSL
+# paper ran 200 epochs at every step.
+CO2L = Co2lConfig(
+    learner=LearnerConfig(
+        tau=0.5, base_temperature=0.07, gamma=1.0, lam=0.0, teacher_statistics="batch",
+        optimiser=OptimiserConfig(
+            "sgd", rate=0.5, min_rate=5e-4, decay=1e-4, warmup=0.05, rate_per="epoch", fresh=False, nesterov=False
+        ),
+    ),
+    head=URSL.head,
+)  # fmt: skip
+
+# The paper gives both URSL's hyperparameters; ours are those of `ursl`: no competitor loses by its optimiser.
+CO2L_J = Co2lConfig(replace(URSL.learner, lam=1.0), "joint", head=URSL.head)
+CO2L_P = Co2lConfig(replace(URSL.learner, lam=0.0), "pretrain", URSL.reference, URSL.head)
+
 CONFIGURATIONS: dict[str, Any] = {
     "ursl": URSL,
     "ursl-as-printed": AS_PRINTED,
     "ursl-plus": URSL_PLUS,
     "labels-only": LABELS_ONLY,
+    "co2l": CO2L,
+    "co2l-j": CO2L_J,
+    "co2l-p": CO2L_P,
 }
 
 

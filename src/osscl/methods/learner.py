@@ -12,7 +12,7 @@ from osscl.device import WORTH_COMPILING, Replay
 from osscl.frozen import require, require_choices
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Balanced, Shuffled, with_draws
-from osscl.losses.contrastive import asymmetric_supcon
+from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
 from osscl.methods.method import PhaseLog, Progress, Runtime, Setting, State
 from osscl.stream.randomness import seeded
@@ -30,7 +30,7 @@ class LearnerConfig:
     )
     sup: float = 1.0  # weight of L_sup
     gamma: float = 0.2  # weight of L_TD
-    lam: float = 0.2  # weight of L_KD
+    lam: float = 0.2  # weight of L_KD, or of whatever the guide batch is for
     tau: float = 0.1  # temperature of L_sup
     tau_teacher: float = 0.01  # tau'
     tau_student: float = 0.2  # tau''
@@ -57,6 +57,8 @@ class LearnerConfig:
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
         require(self.min_updates >= 0, self, "min_updates", "0 or more")
+        for name in ("max_updates_per_epoch", "base_temperature"):
+            require(getattr(self, name) is None or getattr(self, name) > 0, self, name, "positive, or null")
         limit = self.max_updates_per_epoch
         require(limit is None or limit > 0, self, "max_updates_per_epoch", "positive")
 
@@ -68,8 +70,8 @@ class Lesson:
     pool: Labeled  # T_t, M and T-hat, in this order
     sizes: tuple[int, int, int]  # how many rows each of the three has
     anchors: Tensor  # (n,) bool: rows that L_sup pulls together with their class
-    guide: Tensor | None = None  # images that L_KD is taken on; None without a reference
-    reference: Encoder | None = None
+    guide: Tensor | None = None  # images of the second batch of each update
+    reference: Encoder | None = None  # teaches on the guide batch (L_KD); without it the batch is told apart (Eq. 1)
 
 
 class Learner:
@@ -183,6 +185,8 @@ class Learner:
                 loss = loss + hp.gamma * distill(z, _taught_by(past, x))  # line 13, only for t > 1
             if reference is not None and g is not None and z_guide is not None:
                 loss = loss + hp.lam * distill(z_guide, _taught_by(reference, g))  # line 14
+            elif z_guide is not None:
+                loss = loss + hp.lam * nt_xent(z_guide, hp.tau)
             descent.step(loss)  # line 15
             return loss.detach()
 

@@ -30,8 +30,11 @@ class Schedule:
     small_net: bool = False
 
     def __post_init__(self) -> None:
+        word = self.name.replace("-", "").replace("_", "").replace(".", "")  # it becomes part of a folder's name
+        require(word.isalnum() and self.name[0] != ".", self, "name", "letters, digits, '-', '_' and '.'")
         require(self.share > 0, self, "share", "positive")
         require(self.max_updates is None or self.max_updates > 0, self, "max_updates", "positive")
+        require(self.row_cap is None or self.row_cap > 0, self, "row_cap", "positive")
 
     def epochs(self, full: int) -> int:
         return max(1, round(full * self.share))

@@ -22,7 +22,7 @@ from osscl.methods.method import PhaseLog, PhaseReport, Progress, Runtime, Setti
 from osscl.stored import read_state, write_state
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import two_views
-from osscl.vision.encoder import EncoderConfig, frozen_copy, new_encoder, projector
+from osscl.vision.encoder import WIDEST, EncoderConfig, frozen_copy, new_encoder, projector
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,12 @@ class ReferenceConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require(self.tau > 0, self, "tau", "positive")
-        require(min(self.epochs_first, self.epochs_later) > 0, self, "epochs_later", "positive, as epochs_first")
+        require(self.epochs_first > 0, self, "epochs_first", "positive")
+        require(self.epochs_later > 0, self, "epochs_later", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
         require(self.later_rate > 0, self, "later_rate", "positive")
         require(0 <= self.ema < 1, self, "ema", "in [0, 1)")
+        require(0 < self.predictor <= WIDEST, self, "predictor", f"in [1, {WIDEST}]")
 
 
 class Reference:

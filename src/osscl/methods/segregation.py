@@ -33,7 +33,7 @@ class GateConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require(self.eta[0] <= self.eta[1], self, "eta", "(eta_id, eta_pl) with eta_id <= eta_pl")
-        require(self.prototype_views >= 0, self, "prototype_views", "0 or more")
+        require(0 <= self.prototype_views <= 1000, self, "prototype_views", "in [0, 1000]")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from osscl.stream.scenario import ScenarioSpec
 from osscl.stream.step import StepRows, Stream
 
 FORMAT = "osscl stream 1"
+KINDS: dict[str, type] = {
+    "scenario": dict, "seed": int, "content": dict, "validation": bool, "held_out": list, "pool": list, "steps": list
+}  # fmt: skip
 
 
 def to_manifest(stream: Stream) -> dict[str, Any]:
@@ -53,20 +56,31 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest in `path`, or one line that says what is wrong with the file."""
     try:
         manifest = json.loads(path.read_text())
-        if manifest["format"] != FORMAT:
-            raise DataError(f"{path} is of the format {manifest['format']!r}, not {FORMAT!r}")
-        missing = {"scenario", "seed", "content", "held_out", "pool", "steps", "validation"} - set(manifest)
-        if missing:
-            raise DataError(f"{path} is no whole stream: {', '.join(sorted(missing))} missing")
     except FileNotFoundError:
         raise DataError(f"no stream file at {path}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as a stream: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as a stream: {error}") from None
-    return manifest  # type: ignore[no-any-return]
+    if not isinstance(manifest, dict) or "format" not in manifest:
+        raise DataError(f"{path} cannot be read as a stream: it is not of the format {FORMAT!r}")
+    if manifest["format"] != FORMAT:
+        raise DataError(f"{path} is of the format {manifest['format']!r}, not {FORMAT!r}")
+    missing = KINDS.keys() - manifest.keys()
+    if missing:
+        raise DataError(f"{path} is no whole stream: {', '.join(sorted(missing))} missing")
+    for key, kind in KINDS.items():
+        if type(manifest[key]) is not kind:
+            raise DataError(f"{path} is damaged: {key} must be of type {kind.__name__}")
+    return manifest
 
 
 def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -> Stream:
     """The stream that a manifest describes, refused when the data is not what it was made from."""
+    spec = from_plain(ScenarioSpec, manifest["scenario"], "scenario")
+    for name in (spec.main, *spec.peripheral):
+        if name not in manifest["content"]:
+            raise DataError(f"the stream is damaged: it does not say what {name} it was made from")
     for name, content in manifest["content"].items():
         if name not in banks:
             raise DataError(f"the stream was made from {name}, which is not here")
@@ -75,22 +89,27 @@ def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -
     steps = []
     for t, entry in enumerate(manifest["steps"]):
         try:
-            labeled, sources, unlabeled = (
-                torch.tensor(entry[key], dtype=torch.long) for key in ("labeled", "sources", "unlabeled")
+            classes, labeled, sources, unlabeled = (
+                _numbers(entry[key]) for key in ("new_classes", "labeled", "sources", "unlabeled")
             )
-            steps.append(StepRows(tuple(entry["new_classes"]), labeled, sources, unlabeled, entry["asked"]))
+            asked = int(_numbers([entry["asked"]]))
+            steps.append(StepRows(tuple(classes.tolist()), labeled, sources, unlabeled, asked))
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"step {t + 1} of the stream is damaged: {error}") from None
     try:
-        held_out, pool = (torch.tensor(manifest[key], dtype=torch.long) for key in ("held_out", "pool"))
+        held_out, pool = (_numbers(manifest[key]) for key in ("held_out", "pool"))
     except (TypeError, ValueError) as error:
         raise DataError(f"the held-out rows or the pool of the stream are damaged: {error}") from None
-    stream = Stream(
-        from_plain(ScenarioSpec, manifest["scenario"], "scenario"),
-        manifest["seed"], banks, tuple(steps), held_out, manifest["validation"], pool,
-    )  # fmt: skip
+    stream = Stream(spec, manifest["seed"], banks, tuple(steps), held_out, manifest["validation"], pool)
     _check_rows(stream)
+    _check_classes(stream)
     return stream
+
+
+def _numbers(value: Any) -> Tensor:
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
+        raise ValueError("whole numbers are wanted")
+    return torch.tensor(value, dtype=torch.long)
 
 
 def _check_rows(stream: Stream) -> None:
@@ -107,6 +126,21 @@ def _check_rows(stream: Stream) -> None:
     evaluated = stream.main.train if stream.validation else stream.main.test
     if not _within(stream.held_out, len(evaluated)) or not _within(stream.pool, len(stream.main.train)):
         raise DataError(f"the stream is damaged: it holds out or pools rows that {stream.spec.main} does not have")
+
+
+def _check_classes(stream: Stream) -> None:
+    """Every step labels its own new classes, all of them and no others; accuracy is taken on classes met."""
+    labels, met = stream.main.train.labels.cpu(), set[int]()
+    for t, rows in enumerate(stream.steps):
+        new = set(rows.new_classes)
+        if len(new) != len(rows.new_classes) or new & met or set(labels[rows.labeled].tolist()) != new:
+            raise DataError(f"step {t + 1} of the stream is damaged: its labels are not those of its new classes")
+        met |= new
+    if tuple(len(rows.new_classes) for rows in stream.steps) != stream.spec.classes_per_step:
+        raise DataError("the stream is damaged: its steps are not those of its scenario")
+    part = stream.main.train if stream.validation else stream.main.test
+    if not len(stream.held_out) or not set(part.labels.cpu()[stream.held_out].tolist()) <= met:
+        raise DataError("the stream is damaged: it has no held-out rows, or some of classes that never come")
 
 
 def _within(rows: Tensor, n: int) -> bool:

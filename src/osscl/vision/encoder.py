@@ -15,6 +15,7 @@ from osscl.frozen import require
 from osscl.vision.backbones import BACKBONES
 
 CHUNK = 1024  # images a forward pass without gradients; one shape, so that one compiled graph serves them all
+WIDEST = 65536  # layer that a config may ask for
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         if self.backbone not in BACKBONES:
             raise unknown("backbone", self.backbone, BACKBONES)
-        require(self.hidden is None or self.hidden > 0, self, "hidden", "positive")
-        require(self.dim > 0, self, "dim", "positive")
+        require(self.hidden is None or 0 < self.hidden <= WIDEST, self, "hidden", f"in [1, {WIDEST}], or null")
+        require(0 < self.dim <= WIDEST, self, "dim", f"in [1, {WIDEST}]")
 
 
 @dataclass(frozen=True)
