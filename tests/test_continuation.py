@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from osscl.errors import Stopped, UserError
-from osscl.experiments.run import Options, occupied, run
+from osscl.experiments.checkpoint import Options, occupied
+from osscl.experiments.run import run
 from osscl.experiments.spec import EXPERIMENTS, make_spec, spec_to_plain
 from osscl.methods import URSL
 from osscl.methods.method import SMOKE
@@ -29,6 +30,7 @@ import torch
 torch.set_num_threads(1)
 from osscl.errors import Stopped, UserError
 from osscl.experiments import run as runs
+from osscl.experiments.checkpoint import Options, Unwatched
 from osscl.experiments.spec import spec_from_plain
 from osscl.methods import ursl
 from osscl.stream.build import build_stream
@@ -40,7 +42,7 @@ for kind in (torch.optim.Adam, torch.optim.AdamW):  # the first use of one impor
     kind([weight], 0.1, fused=True).step()
 
 spec = spec_from_plain(given)
-stream = build_stream(spec.scenario, runs.load_banks(spec, None, torch.device("cpu")), spec.seed, spec.schedule.row_cap)
+stream = build_stream(spec.scenario, runs.load_banks(spec, None, torch.device("cpu")), spec.seed)
 
 
 def signalled(number):
@@ -60,7 +62,7 @@ def before(owner, name, when, number=signal.SIGKILL):
     setattr(owner, name, call)
 
 
-class Hook(runs.Unwatched):
+class Hook(Unwatched):
     """Somebody who looks on until a moment comes."""
 
     def __init__(self, phase="", step=-1, after=-1, number=signal.SIGKILL, every=0, do=None):
@@ -100,7 +102,7 @@ def rival():
 
 
 def carry_out(name, watcher=None, **options):
-    where = runs.Options(out=folder / name, save_every=0, watcher=watcher or runs.Unwatched(), **options)
+    where = Options(out=folder / name, save_every=0, watcher=watcher or Unwatched(), **options)
     os.environ["OSSCL_CACHE"] = str(folder / name / "cache")
     runs.run(spec, where, stream=stream)
 
@@ -196,6 +198,8 @@ def outcome(folder):
 def leaves(value, place=""):
     if isinstance(value, dict):
         return [leaf for key, item in value.items() for leaf in leaves(item, f"{place}/{key}")]
+    if isinstance(value, list):
+        return [leaf for i, item in enumerate(value) for leaf in leaves(item, f"{place}/{i}")]
     return [(place, value)]
 
 

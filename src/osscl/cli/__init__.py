@@ -1,7 +1,10 @@
 """The command line: it parses, calls and prints. Heavy imports wait inside the commands, so that help is quick."""
 
+import codecs
+import errno
+import io
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +13,8 @@ from osscl.cli import bench, data, demo, model, run
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
+PLAINER = {"—": "-", "…": ".", "±": "+-"}  # for terminals that cannot show them
+OUTSIDE = [getattr(errno, name) for name in "ENOSPC EDQUOT EFBIG EIO EROFS EACCES EPERM ENAMETOOLONG".split()]
 
 app = typer.Typer(
     name="osscl",
@@ -47,20 +52,52 @@ def osscl(
 def main() -> None:
     """The user's mistakes are one line and exit code 2; our bugs keep their traceback."""
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]  # typer has no public name for it
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        codecs.register_error("plainer", lambda error: (_plainer(error), error.end))  # type: ignore[attr-defined]
+        sys.stdout.reconfigure(errors="plainer")
     try:
         code = app(standalone_mode=False)
     except UserError as error:
         _fail(str(error), 2)
     except usage_error as error:
-        _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+        _fail(_usage(error), 2)
     except Stopped:
         _fail("stopped; the same command goes on from here", UNFINISHED)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
         sys.exit(141)
+    except (OSError, MemoryError, RuntimeError) as error:
+        if not (line := _outside(error)):
+            raise
+        _fail(line, 2)
     else:
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage(error: Any) -> str:
+    """What was typed wrong, and where to read what is right."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message())
+        sys.exit(0)
+    message = error.format_message().removesuffix(".")
+    if message.startswith("No such command"):
+        return f"{message}; allowed: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+    return f"{message}; see {error.ctx.command_path} --help" if error.ctx is not None else message
+
+
+def _outside(error: Exception) -> str:
+    """A line where the machine is to blame: a full disk, a folder that is closed to us, too little memory."""
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the output'}: {error.strerror}" if error.errno in OUTSIDE else ""
+    short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if short or "can't allocate memory" in str(error):
+        return "memory ran out; smaller batches need less, as with --set learner.batch=256 --set reference.batch=256"
+    return ""
+
+
+def _plainer(error: Any) -> str:
+    return "".join(PLAINER.get(letter, "?") for letter in error.object[error.start : error.end])
 
 
 def _fail(message: str, code: int) -> None:

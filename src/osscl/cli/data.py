@@ -21,21 +21,19 @@ DataOption = Annotated[
 @app.command("list")
 def show(data: DataOption = None) -> None:
     """Show every data set: its licence, whether it is there, and where it is looked for."""
-    from rich.console import Console
-    from rich.table import Table
-
+    from osscl.cli.show import DASH, console, table
     from osscl.data.benchmarks import DATASETS
     from osscl.data.places import data_dir
 
     folder = data_dir(data)
-    table = Table("set", "what", "licence", "there", "looked for in", caption=f"data folder: {folder}")
+    shown = table("set", "what", "licence", "there", "looked for in", caption=f"data folder: {folder}")
     for spec in DATASETS.values():
         if spec.layout is None:
-            there, where = "embedded", "—"
+            there, where = "embedded", DASH
         else:
             there, where = "yes" if (folder / spec.layout).is_dir() else "no", spec.layout
-        table.add_row(spec.name, spec.title, spec.licence, there, where)
-    Console().print(table)
+        shown.add_row(spec.name, spec.title, spec.licence, there, where)
+    console().print(shown)
 
 
 @app.command()

@@ -15,7 +15,7 @@ def demo(
     import torch
     from rich.console import Console
 
-    from osscl.cli.show import comparison, watcher
+    from osscl.cli.show import comparison, quoted, watching
     from osscl.experiments.checkpoint import Options
     from osscl.experiments.demo import demo_specs
     from osscl.experiments.run import run
@@ -31,13 +31,14 @@ def demo(
     )
     records = []
     for name, spec in specs.items():
-        options = Options(out=out, device="cpu", share_references=False, watcher=watcher(f"{name:<12}"))
-        records.append((name, run(spec, options)))
+        with watching(f"{name:<12}") as watcher:
+            options = Options(out=out, device="cpu", share_references=False, watcher=watcher)
+            records.append((name, run(spec, options)))
     console.print()
     console.print(comparison(records))
     folder = out / specs["URSL"].id
     console.print(f"\nrun folder: {folder}", highlight=False, soft_wrap=True)
-    console.print(f"predict:    osscl predict {folder}", highlight=False, soft_wrap=True)
+    console.print(f"predict:    {quoted('osscl', 'predict', folder)}", highlight=False, soft_wrap=True)
     console.print(
         "\nDigits leave little room: a tour, not the evidence. Recorded runs on CIFAR are in results/ (`osscl runs "
         "results`).",

@@ -17,10 +17,7 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
 ) -> None:  # fmt: skip
     """Name the class of each image, and whether it looks like anything learned."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from osscl.cli.show import DASH
+    from osscl.cli.show import DASH, console, table
     from osscl.experiments.saved import load, read_images
 
     loaded = load(folder, device)
@@ -30,13 +27,13 @@ def predict(
     else:
         rows, names, truth = _held_out(folder, data, sample)
     found = loaded.predict(rows)
-    table = Table("image", *(["truth"] if truth else []), "class", "probability", "gate score", "looks known")
+    shown = table("image", *(["truth"] if truth else []), "class", "probability", "gate score", "looks known")
     for i, name in enumerate(names):
         score = DASH if found.scores is None else f"{float(found.scores[i]):.3f}"
         known = DASH if found.known is None else ("yes" if found.known[i] else "no")
-        shown = [truth[i]] if truth else []
-        table.add_row(name, *shown, found.names[i], f"{float(found.probabilities[i]):.2f}", score, known)
-    Console().print(table)
+        true = [truth[i]] if truth else []
+        shown.add_row(name, *true, found.names[i], f"{float(found.probabilities[i]):.2f}", score, known)
+    console().print(shown)
 
 
 def _held_out(folder: Path, data: Path | None, n: int) -> tuple["Tensor", list[str], list[str]]:

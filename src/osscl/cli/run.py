@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
-from osscl.errors import UserError
+from osscl.errors import SpecError, UserError
 
 if TYPE_CHECKING:
     from osscl.experiments.spec import RunSpec
@@ -36,8 +36,8 @@ def run(
     memory: MemorySize = None,
     regime: Regime = None,
     validation: Validation = None,
-    method: Annotated[str, typer.Option(help="A configuration; see `osscl list`.")] = "ursl",
-    schedule: Annotated[str, typer.Option(help="paper, short, smoke, demo.")] = "paper",
+    method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`; ursl by default.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="paper (the default), short, smoke, demo.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="One seed; 0 by default.", show_default=False)] = None,
     seeds: Annotated[str | None, typer.Option(help="Several: 0-2 or 0,3,5.")] = None,
     spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A spec from a file.")] = None,
@@ -46,28 +46,31 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     data: Data = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
-    max_minutes: Annotated[float | None, typer.Option(help="Stop cleanly after so long.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long.")] = None,
     share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
     dry_run: Annotated[bool, typer.Option(help="Show the spec and its id, and stop.")] = False,
 ) -> None:  # fmt: skip
     """Carry out one run, or one a seed. The same command, given again, goes on where it stopped."""
+    from osscl.device import pick_device
     from osscl.experiments.checkpoint import Options
     from osscl.experiments.spec import with_seed
 
+    if not dry_run:
+        pick_device(device)  # a wrong one is told before anything is shown
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
         "memory": memory, "regime": regime, "validation": validation,
     }  # fmt: skip
     chosen = seeds_of(seed, seeds)
-    manifest = manifest_of(stream_file, name, flags, seed, seeds, spec_file)
-    if manifest is not None:
-        chosen = [manifest["seed"]]
-        base = spec_of(None, flags, method, schedule, changes or [], manifest["scenario"])
-    elif spec_file is not None:
-        base = spec_from_file(spec_file, name, flags, changes or [])
+    said = {"experiment": name, **flags}
+    manifest = manifest_of(stream_file, {**said, "seed": seed, "seeds": seeds})
+    if spec_file is not None:
+        base = spec_from_file(spec_file, {**said, "method": method, "schedule": schedule, "set": changes})
         chosen = [base.seed] if seed is None and seeds is None else chosen
     else:
-        base = spec_of(name, flags, method, schedule, changes or [], None)
+        scenario = manifest["scenario"] if manifest is not None else None
+        base = spec_of(name, flags, method or "ursl", schedule or "paper", changes or [], scenario)
+        chosen = [manifest["seed"]] if manifest is not None else chosen
     for one in chosen:
         options = Options(out, data, device, max_minutes, share_references=share_references)
         _run_one(with_seed(base, one), options, manifest, dry_run)
@@ -77,9 +80,8 @@ def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry
     from dataclasses import replace
 
     import yaml
-    from rich.console import Console
 
-    from osscl.cli.show import comparison, watcher
+    from osscl.cli.show import comparison, console, quoted, watching
     from osscl.experiments.run import run
     from osscl.experiments.spec import describe_schedule, name_of, spec_to_plain
 
@@ -94,9 +96,10 @@ def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry
         return
     if (options.out / spec.id / f"{spec.id}.json").exists():
         typer.echo("# finished before; nothing is run again")
-    record = run(spec, replace(options, watcher=watcher(spec.id)), stream=stream)
-    Console().print(comparison([(record.configuration, record)]))
-    typer.echo(f"predict: osscl predict {options.out / spec.id}")
+    with watching(spec.id) as watcher:
+        record = run(spec, replace(options, watcher=watcher), stream=stream)
+    console().print(comparison([(record.configuration, record)]))
+    typer.echo(f"predict: {quoted('osscl', 'predict', options.out / spec.id)}")
 
 
 def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: Any) -> tuple["RunSpec", "Stream"]:
@@ -110,8 +113,10 @@ def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: Any) -> tuple
 
     banks = load_banks(spec, options.data, pick_device(options.device))
     stream = from_manifest(manifest, banks)
+    if (stream.spec, stream.seed) != (spec.scenario, spec.seed):
+        raise SpecError("the stream is of another scenario or seed than the spec")
     digest = rows_digest(to_manifest(stream))
-    if digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
+    if spec.stream is None and digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
         spec = replace(spec, stream=digest)
     return spec, stream
 
@@ -133,9 +138,7 @@ def stream(
     """Show a stream, step by step; with --out, write it to a file that `osscl run --stream` reads."""
     import json
 
-    from rich.console import Console
-    from rich.table import Table
-
+    from osscl.cli.show import console, table
     from osscl.device import pick_device
     from osscl.experiments.run import load_banks
     from osscl.experiments.spec import with_seed
@@ -152,13 +155,13 @@ def stream(
         raise UserError(f"{out} exists; nothing is overwritten, give another file")
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
     manifest = to_manifest(made)
-    table = Table("step", "new classes", "labels", "unlabelled", "seen", "unseen", "foreign")
+    shown = table("step", "new classes", "labels", "unlabelled", "seen", "unseen", "foreign")
     for t, rows in enumerate(made.steps):
         truth = made.truth(t)
         kinds = [str(int(kind.sum())) for kind in (truth.seen, truth.unseen, truth.foreign)]
         names = ", ".join(made.main.class_names[c] for c in rows.new_classes)
-        table.add_row(str(t + 1), names, str(len(rows.labeled)), str(len(rows.unlabeled)), *kinds)
-    Console().print(table)
+        shown.add_row(str(t + 1), names, str(len(rows.labeled)), str(len(rows.unlabeled)), *kinds)
+    console().print(shown)
     kind = "validation" if made.validation else "test"
     typer.echo(f"rows: {rows_digest(manifest)}; accuracy on {len(made.held_out)} {kind} images")
     if out is not None:
@@ -194,10 +197,7 @@ def runs(
     ] = False,
 ) -> None:
     """Show finished and unfinished runs, and how to go on."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from osscl.cli.show import DASH, number
+    from osscl.cli.show import DASH, console, number, quoted, table
     from osscl.experiments.record import read_records
     from osscl.report import tables
 
@@ -209,16 +209,17 @@ def runs(
     if markdown:
         typer.echo(tables.markdown(records), nl=False)
         return
-    table = Table("run", "method", "schedule", "seed", "final %", "forgetting", "on", "minutes")
+    shown = table("run", "method", "schedule", "seed", "final %", "forgetting", "on", "minutes")
     for record in records:
-        table.add_row(
+        shown.add_row(
             record.id, record.configuration, record.spec.schedule.name, str(record.spec.seed), number(record.final),
             number(record.forgetting), record.evaluated_on, number(record.made_by.seconds / 60),
         )  # fmt: skip
     begun = sorted(folder.glob("*/spec.json"))
     unfinished = [spec for spec in begun if not (spec.parent / f"{spec.parent.name}.json").exists()]
     for spec in unfinished:
-        table.add_row(spec.parent.name, DASH, "unfinished", *[DASH] * 5)
-    Console().print(table)
+        shown.add_row(spec.parent.name, DASH, "unfinished", *[DASH] * 5)
+    console().print(shown)
     for spec in unfinished:
-        typer.echo(f"go on: osscl run --spec {spec} --out {folder}")
+        rows = ["--stream", "FILE"] if '"stream": "' in spec.read_text(errors="replace") else []
+        typer.echo(f"go on: {quoted('osscl', 'run', '--spec', spec, *rows, '--out', folder)}")

@@ -1,9 +1,12 @@
 """How runs look: a live line on a terminal, plain lines elsewhere; records as tables."""
 
+import contextlib
+import os
+import shlex
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -18,9 +21,32 @@ from osscl.methods.method import Progress
 DASH = "—"
 
 
-def watcher(title: str) -> Any:
-    """Whoever looks on: at most one read of the device a second."""
-    return LiveWatcher(title) if sys.stdout.isatty() else PlainWatcher(title)
+def console() -> Console:
+    """Of the terminal's width; where there is none, wide enough for what goes to a file or another program."""
+    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)
+
+
+def table(*columns: str, caption: str | None = None) -> Table:
+    """A table whose cells fold where it is narrow: an id that is cut short is none."""
+    made = Table(caption=caption)
+    for name in columns:
+        made.add_column(name, overflow="fold")
+    return made
+
+
+def quoted(*words: str | Path) -> str:
+    """A command to be typed or pasted."""
+    return shlex.join(map(str, words))
+
+
+@contextlib.contextmanager
+def watching(title: str) -> "Iterator[PlainWatcher]":
+    """Whoever looks on: at most one read of the device a second. The terminal is given back however the run ends."""
+    if not sys.stdout.isatty():
+        yield PlainWatcher(title)
+        return
+    with Live(console=Console(), transient=True, auto_refresh=False) as live:
+        yield LiveWatcher(title, live)
 
 
 class PlainWatcher:
@@ -60,11 +86,9 @@ class LiveWatcher(PlainWatcher):
 
     every = 1.0
 
-    def __init__(self, title: str) -> None:
+    def __init__(self, title: str, live: Live) -> None:
         super().__init__(title)
-        self.console = Console()
-        self.live = Live(console=self.console, transient=True, auto_refresh=False)
-        self.live.start()
+        self.live = live
 
     def line(self, text: str) -> None:
         self.live.update(Text(text, overflow="ellipsis", no_wrap=True), refresh=True)
@@ -73,8 +97,6 @@ class LiveWatcher(PlainWatcher):
         self.estimate.stepped(t)
         text = f"{self.title}  step {t + 1}/{steps}  accuracy {overall:.1f} %{gate_words(record)}"
         self.live.console.print(text, highlight=False)
-        if t + 1 == steps:
-            self.live.stop()
 
 
 class Meter:

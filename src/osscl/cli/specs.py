@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from osscl.errors import SpecError
 
+MOST_SEEDS = 1000  # of one command
+OWN_FLAGS = {"seed": "--seed", "stream": "--stream", "method": "--method"}
+
 if TYPE_CHECKING:
     from osscl.experiments.spec import RunSpec
 
@@ -18,9 +21,13 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
     chosen: list[int] = []
     for part in seeds.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or (dash and int(last) < int(first)):
+        written = all(end.isdecimal() and len(end) < 20 for end in (first, last if dash else first))
+        if not written or (dash and int(last) < int(first)):
             raise SpecError(f"seeds must be written as 0-2 or 0,3,5, got {seeds!r}")
-        chosen += range(int(first), int(last if dash else first) + 1)
+        last = last or first
+        if int(last) - int(first) >= MOST_SEEDS:
+            raise SpecError(f"at most {MOST_SEEDS} seeds go in one command, got {seeds!r}")
+        chosen += range(int(first), int(last) + 1)
     return list(dict.fromkeys(chosen))
 
 
@@ -41,11 +48,28 @@ def spec_of(
         made = scenario_of(experiment(name) if name is not None else None, flags)
     spec = make_spec(made, configuration(method), schedule_of(schedule), 0)
     own = {field.name for field in fields(RunSpec)}
-    rooted = [change if change.partition("=")[0].split(".")[0] in own else f"method.{change}" for change in changes]
-    for change in rooted:  # method is typed Any; its own fields check themselves
-        head, _, rest = change.partition(".")
-        spec = replace(spec, method=override(spec.method, [rest])) if head == "method" else override(spec, [change])
-    return spec
+    for change in changes:
+        path = change.partition("=")[0].strip()
+        root = path.split(".")[0]
+        if path in OWN_FLAGS:
+            raise SpecError(f"{path} has a flag of its own: {OWN_FLAGS[path]}")
+        if root == "scenario" and scenario is not None:
+            raise SpecError(f"--stream brings the scenario: leave --set {path} out")
+        if root in own - {"method"}:
+            spec = override(spec, [change])
+        else:  # method is typed Any; its own fields check themselves
+            spec = replace(spec, method=override(spec.method, [change.strip().removeprefix("method.")]))
+    return known(spec)
+
+
+def known(spec: "RunSpec") -> "RunSpec":
+    """The spec, if its data sets are known and a file could hold all of it."""
+    from osscl.data.benchmarks import dataset
+    from osscl.experiments.spec import spec_from_plain, spec_to_plain
+
+    for name in (spec.scenario.main, *spec.scenario.peripheral):
+        dataset(name)
+    return spec_from_plain(spec_to_plain(spec))
 
 
 def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
@@ -54,7 +78,7 @@ def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
     from osscl.stream.scenario import ScenarioSpec
 
     renamed = {"labeled": "labeled_fraction", "validation": "validation_share"}
-    given = {renamed.get(key, key): value for key, value in flags.items() if value is not None and value != []}
+    given: dict[str, Any] = {renamed.get(key, key): value for key, value in flags.items() if value not in (None, [])}
     if "peripheral" in given:
         given["peripheral"] = tuple(name for entry in given["peripheral"] for name in entry.split(","))
     if base is None:
@@ -74,30 +98,38 @@ def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
     return replace(base, **given)
 
 
-def spec_from_file(path: Path, name: str | None, flags: dict[str, Any], changes: list[str]) -> "RunSpec":
+def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
+    """The spec that a file holds; `flags` are those that would say something else."""
     import yaml
 
     from osscl.experiments.spec import spec_from_plain
 
-    if name is not None or changes or any(value is not None and value != [] for value in flags.values()):
-        raise SpecError("--spec says it all: leave the experiment, the scenario's flags and --set out")
+    if given(flags):
+        raise SpecError(f"--spec says it all: leave {', '.join(given(flags))} out")
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError):
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
         raise SpecError(f"{path} is neither YAML nor JSON") from None
-    return spec_from_plain(data)
+    try:
+        return known(spec_from_plain(data))
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from None
 
 
-def manifest_of(
-    path: Path | None, name: str | None, flags: dict[str, Any], seed: int | None, seeds: str | None, spec: Path | None
-) -> dict[str, Any] | None:
+def given(flags: dict[str, Any]) -> list[str]:
+    """Names of the flags that were given, as they are typed."""
+    names = [key for key, value in flags.items() if value is not None and value != []]
+    return ["the experiment" if key == "experiment" else f"--{key.replace('_', '-')}" for key in names]
+
+
+def manifest_of(path: Path | None, flags: dict[str, Any]) -> dict[str, Any] | None:
+    """The stream that a file holds; `flags` are those that would say something else."""
     if path is None:
         return None
-    given = [key for key, value in flags.items() if value is not None and value != []]
-    if name is not None or given or seed is not None or seeds is not None or spec is not None:
-        raise SpecError("--stream brings scenario and seed: leave the experiment, its flags, --seed and --spec out")
+    if given(flags):
+        raise SpecError(f"--stream brings scenario and seed: leave {', '.join(given(flags))} out")
     from osscl.stream.manifest import read_manifest
 
     return read_manifest(path)

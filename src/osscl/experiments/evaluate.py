@@ -1,11 +1,14 @@
 """A method against the truth: accuracy on held-out rows, and its gate on the rows of U_t."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from osscl import metrics
+from osscl.errors import UserError
 from osscl.experiments.record import BINS, GateRecord
-from osscl.methods.method import GateReport, Method
+from osscl.methods.method import GateReport, Method, StepReport
 from osscl.stream.step import Stream, Truth
 
 SAMPLES = 8  # rows let in and kept out that a record names
@@ -25,6 +28,15 @@ def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...],
     truth, predicted = torch.cat(truths), torch.cat(predictions)
     overall = 100 * float((predicted == truth).float().mean()) if len(truth) else 0.0
     return tuple(by_step), overall, truth, predicted
+
+
+def refuse_divergence(report: StepReport, t: int) -> None:
+    """Where training diverged there is nothing to record; better told after a step than after the run."""
+    gate = report.gate
+    thresholds = {} if gate is None else {"threshold": gate.threshold, "pseudo_threshold": gate.pseudo_threshold}
+    for name, value in {**report.notes, **thresholds}.items():
+        if not math.isfinite(value):
+            raise UserError(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate or a higher tau")
 
 
 def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> GateRecord:

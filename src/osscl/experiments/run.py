@@ -18,7 +18,7 @@ from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError
 from osscl.experiments.checkpoint import Options, Position, Saver, occupied
-from osscl.experiments.evaluate import evaluate, judge_gate
+from osscl.experiments.evaluate import evaluate, judge_gate, refuse_divergence
 from osscl.experiments.record import (
     Provenance,
     RunRecord,
@@ -86,6 +86,7 @@ def _carry_out(
         for t in range(position.next_step, len(stream)):
             reports["t"] = t
             report = agent.learn(stream.step(t))
+            refuse_divergence(report, t)
             by_step, overall, truth, predicted = evaluate(agent, stream, t)
             gate = judge_gate(report.gate, stream.truth(t), stream, t) if report.gate is not None else None
             rows = stream.steps[t]

@@ -27,6 +27,8 @@ def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, 
         steps.append(StepRows(task, torch.cat([labeled[c] for c in task]), sources, rows, asked))
     if not spec.validation_share:
         held_out = torch.arange(len(main.test))[torch.isin(main.test.labels.cpu(), torch.tensor(order))]
+    if not len(held_out):
+        raise SpecError(f"nothing of {spec.main} is held out to take accuracy on: raise validation_share")
     return capped(Stream(spec, seed, banks, tuple(steps), held_out, spec.validation_share > 0, pool), row_cap)
 
 
