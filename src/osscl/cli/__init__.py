@@ -9,12 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from osscl import __version__
-from osscl.cli import bench, data, demo, model, run
+from osscl.cli import bench, data, demo, model, run, study
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
 PLAINER = {"—": "-", "…": ".", "±": "+-"}  # for terminals that cannot show them
-OUTSIDE = [getattr(errno, name) for name in "ENOSPC EDQUOT EFBIG EIO EROFS EACCES EPERM ENAMETOOLONG".split()]
+OUTSIDE = [
+    getattr(errno, name) for name in ["ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM", "ENAMETOOLONG"]
+]
 
 app = typer.Typer(
     name="osscl",
@@ -31,6 +33,7 @@ app.command("list")(run.names)
 app.command("stream")(run.stream)
 app.command("predict")(model.predict)
 app.command("bench")(bench.bench)
+app.command("study")(study.study)
 app.add_typer(data.app, name="data")
 
 

@@ -1,0 +1,50 @@
+"""`osscl study`: recipes of the reference network side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def study(
+    name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A named experiment; see `osscl list`.")],
+    variant: Annotated[list[str] | None, typer.Option(metavar="A.B=C[,D=E]", help="Changes; may be repeated.")] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="On U_1 alone.")] = 60,
+    schedule: Annotated[str, typer.Option(help="paper, or smoke to try the plumbing.")] = "paper",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table there too, as JSON.")] = None,
+) -> None:  # fmt: skip
+    """Train the reference on U_1 in several ways; n-shot accuracy and the gate's AUROC on validation rows."""
+    import json
+
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from osscl.cli.show import number
+    from osscl.errors import UserError
+    from osscl.experiments.spec import configuration, experiment, make_spec
+    from osscl.experiments.spec import schedule as schedule_of
+    from osscl.experiments.study import study_references
+    from osscl.frozen import plain
+    from osscl.stored import write_text
+
+    if out is not None and out.exists():
+        raise UserError(f"{out} exists; nothing is overwritten, give another file")
+    spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
+    variants = [[], *([change for change in entry.split(",") if change] for entry in variant or [])]
+    found = study_references(spec, variants, epochs, data, device)
+    protocol = f"{name}, {epochs} epochs on U_1, seed {seed}"
+    caption = f"{protocol}; n-shot: nearest class mean in % over all classes, validation rows"
+    columns = ("reference", "last loss", "25-shot", "5-shot", "AUROC, t=1", "seconds")
+    table = Table(*columns, box=box.SIMPLE_HEAD, caption=caption)
+    for row in found:
+        words = ", ".join(row.changes) or "as in ursl"
+        shots = [number(row.shots[n]) for n in ("25", "5")]
+        table.add_row(words, number(row.loss, 3), *shots, number(row.auroc, 3), number(row.seconds, 0))
+    Console().print(table)
+    if out is not None:
+        kept = {"experiment": name, "epochs": epochs, "seed": seed, "variants": plain(found)}
+        write_text(out, json.dumps(kept, indent=1) + "\n")

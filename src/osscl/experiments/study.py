@@ -1,0 +1,89 @@
+"""Recipes of the reference network side by side, judged on validation rows: what to choose before the long runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osscl import metrics
+from osscl.data.images import Labeled, concat
+from osscl.device import pick_device, precision_of, prepare
+from osscl.experiments.run import load_banks, setting_of
+from osscl.experiments.spec import RunSpec
+from osscl.frozen import override
+from osscl.methods.method import PhaseLog, Progress, Runtime
+from osscl.methods.reference import Reference, ReferenceConfig
+from osscl.methods.segregation import Look, open_gate
+from osscl.methods.ursl import UrslConfig
+from osscl.stream.build import build_stream
+from osscl.stream.step import Stream
+from osscl.vision.encoder import Encoder, in_chunks
+
+SHOTS = (25, 5)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One recipe and what became of it."""
+
+    changes: tuple[str, ...]  # to the reference's config
+    loss: float  # of the last update
+    shots: dict[str, float]  # n-shot nearest-class-mean accuracy in % over all classes, on validation rows
+    auroc: float | None  # of the gate at the first step, classes met against the rest
+    seconds: float
+    updates: int
+
+
+def study_references(
+    spec: RunSpec, variants: Sequence[Sequence[str]], epochs: int, data: Path | None = None, device: str = "auto"
+) -> list[Variant]:
+    """Train each variant on U_1 alone for `epochs` epochs. Every choice made by this is made on validation rows."""
+    where = pick_device(device)
+    prepare(where)
+    if not spec.scenario.validation_share:
+        spec = replace(spec, scenario=replace(spec.scenario, validation_share=0.1))
+    stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
+    config: UrslConfig = spec.method
+    return [
+        _study(spec, stream, replace(override(config.reference, v), epochs_first=epochs), v, where) for v in variants
+    ]
+
+
+def _study(
+    spec: RunSpec, stream: Stream, config: ReferenceConfig, changes: Sequence[str], device: torch.device
+) -> Variant:
+    losses: list[Tensor] = []
+
+    def progress(where: Progress) -> None:
+        losses[:] = [where.loss] if where.loss is not None else []
+
+    setting = setting_of(spec, stream)
+    reference = Reference(config, setting, Runtime(device, precision_of(device), progress=progress))
+    log, step = PhaseLog(device), stream.step(0)
+    reference.learn(step.unlabeled, 0, log)
+    look = Look(spec.method.gate, reference.encoder, setting.augmentation, spec.seed, ("gate", 0))
+    gate = open_gate(look, step.labeled, step.new_classes)
+    scores, _ = gate.score(look.for_scores(step.unlabeled))
+    cost = log.reports["reference"]
+    return Variant(
+        tuple(changes), float(losses[0]), n_shot(reference.encoder, stream),
+        metrics.auroc(scores.cpu(), stream.truth(0).seen), cost.seconds, cost.updates,
+    )  # fmt: skip
+
+
+def n_shot(encoder: Encoder, stream: Stream) -> dict[str, float]:
+    """Nearest class mean of the first n labels of every class, met or not: a diagnosis, not a method."""
+    known = concat(*(stream.step(t).labeled for t in range(len(stream))))
+    asked = concat(*(stream.evaluation(t) for t in range(len(stream))))
+    features, tests = (F.normalize(in_chunks(encoder.features, rows.images), dim=1) for rows in (known, asked))
+    return {str(n): 100 * nearest_mean_accuracy(features, known, tests, asked, n) for n in SHOTS}
+
+
+def nearest_mean_accuracy(features: Tensor, known: Labeled, tests: Tensor, asked: Labeled, n: int) -> float:
+    classes = known.labels.unique()
+    means = torch.stack([features[(known.labels == c).nonzero().squeeze(1)[:n]].mean(0) for c in classes])
+    found = classes[(tests @ F.normalize(means, dim=1).T).argmax(1)]
+    return float((found == asked.labels).float().mean())

@@ -1,0 +1,71 @@
+"""The tools that measure: bench, what it is held against, and the study of reference recipes. No test of speed."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from osscl.data.images import Labeled
+from osscl.errors import SpecError
+from osscl.experiments import against
+from osscl.experiments.bench import BenchSpec, bench
+from osscl.experiments.spec import configuration, experiment, make_spec
+from osscl.experiments.study import nearest_mean_accuracy, study_references
+from osscl.methods.method import SMOKE
+from osscl.vision.encoder import EncoderConfig
+
+CPU = torch.device("cpu")
+TINY = BenchSpec(EncoderConfig("small", dim=16), batch=8, pool=64, updates=1, repeats=2)
+
+
+def test_bench_fills_in_every_number_and_its_ratios():
+    found = bench(TINY, CPU, {"theirs": 1.0})
+    assert min(found.ceiling, found.forward, found.augmentation, found.reference, found.learner_ms) > 0
+    assert found.reference_share == pytest.approx(found.reference / found.ceiling)
+    floor = 1000 * (2 * 16 / found.ceiling + 2 * 16 / found.forward)
+    assert found.learner_floor_ms == pytest.approx(floor)
+    assert found.learner_share == pytest.approx(floor / found.learner_ms)
+    assert found.against == {"theirs": 1.0}
+
+
+def test_the_pillow_view_is_an_image_of_the_same_size_in_zero_to_one():
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+    views = torch.stack([against.pillow_view(image) for _ in range(50)])
+    assert views.shape == (50, 3, 32, 32)
+    assert 0 <= float(views.min()) and float(views.max()) <= 1
+    assert len(views.unique(dim=0)) == 50
+
+
+def test_a_torchvision_that_cannot_be_imported_leaves_pillow(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "torchvision", None)
+    assert against.user_transform() == ("Pillow", against.pillow_view)
+
+
+def test_the_plain_loop_trains():
+    update = against.plain_update(TINY, CPU, torch.float32)
+    update(torch.rand(16, 3, 32, 32))
+
+
+def test_nearest_mean_goes_by_the_first_n_labels_of_each_class():
+    features = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [-1.0, 0.0]])
+    known = Labeled(torch.empty(4, 1), torch.tensor([3, 7, 3, 7]))
+    tests = torch.tensor([[1.0, 0.1], [0.1, 1.0], [0.0, 1.0]])
+    asked = Labeled(torch.empty(3, 1), torch.tensor([3, 7, 7]))
+    assert nearest_mean_accuracy(features, known, tests, asked, 1) == 1
+    assert nearest_mean_accuracy(features, known, tests, asked, 2) == pytest.approx(1 / 3)
+
+
+def test_a_study_judges_each_recipe_on_validation_rows():
+    spec = make_spec(experiment("digits"), configuration("ursl"), SMOKE, 0)
+    found = study_references(spec, [[], ["tau=.5"]], epochs=1, device="cpu")
+    assert [variant.changes for variant in found] == [(), ("tau=.5",)]
+    assert found[0].loss != found[1].loss
+    for variant in found:
+        assert 0 <= variant.shots["5"] <= 100
+        assert variant.updates == 3
+
+
+def test_a_wrong_recipe_is_refused_before_the_first_is_trained():
+    spec = make_spec(experiment("digits"), configuration("ursl"), SMOKE, 0)
+    with pytest.raises(SpecError, match="temperatur"):
+        study_references(spec, [[], ["temperatur=1"]], epochs=1, device="cpu")
