@@ -32,7 +32,7 @@ def test_the_pillow_view_is_an_image_of_the_same_size_in_zero_to_one():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
     views = torch.stack([against.pillow_view(image) for _ in range(50)])
     assert views.shape == (50, 3, 32, 32)
-    assert 0 <= float(views.min()) and float(views.max()) <= 1
+    assert torch.all((views >= 0) & (views <= 1))
     assert len(views.unique(dim=0)) == 50
 
 
@@ -62,7 +62,7 @@ def test_a_study_judges_each_recipe_on_validation_rows():
     assert found[0].loss != found[1].loss
     for variant in found:
         assert 0 <= variant.shots["5"] <= 100
-        assert variant.updates == 3
+        assert variant.updates == 1  # 512 rows, batches of 512
 
 
 def test_a_wrong_recipe_is_refused_before_the_first_is_trained():
