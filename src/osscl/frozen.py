@@ -182,7 +182,7 @@ def _scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string
         with contextlib.suppress(ValueError):
             value = float(value)
-    if hint in (int, float) and isinstance(value, int | float) and not isinstance(value, bool):
+    if hint in (int, float) and isinstance(value, (int, hint)) and not isinstance(value, bool):
         if not abs(value) <= LARGEST[hint]:
             raise SpecError(f"{where} must be {'finite' if hint is float else 'below 2^63'}, got {value!r}")
         value = float(value) if hint is float else value

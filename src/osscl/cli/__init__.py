@@ -14,9 +14,8 @@ from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
 PLAINER = {"—": "-", "…": ".", "±": "+-"}  # for terminals that cannot show them
-OUTSIDE = [
-    getattr(errno, name) for name in ["ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EACCES", "EPERM", "ENAMETOOLONG"]
-]
+CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *CLOSED)
 
 app = typer.Typer(
     name="osscl",

@@ -69,7 +69,8 @@ def run(
         chosen = [base.seed] if seed is None and seeds is None else chosen
     else:
         scenario = manifest["scenario"] if manifest is not None else None
-        base = spec_of(name, flags, method or "ursl", schedule or "paper", changes or [], scenario)
+        named = "ursl" if method is None else method, "paper" if schedule is None else schedule
+        base = spec_of(name, flags, *named, changes or [], scenario)
         chosen = [manifest["seed"]] if manifest is not None else chosen
     for one in chosen:
         options = Options(out, data, device, max_minutes, share_references=share_references)

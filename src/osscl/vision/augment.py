@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from osscl.device import fused
 from osscl.frozen import require
 
-TRIES = 4  # torchvision tries ten crops; four leave fewer than one image in a thousand to the fallback
+TRIES = 4  # Deviation: torchvision tries ten crops; four leave fewer than one image in a thousand to the fallback
 DRAWS = 2 * TRIES + 10
 IN_CACHE = 64  # images at a time on a CPU: what a chain of elementwise operations touches stays in its cache
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow's mode L has it
