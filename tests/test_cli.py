@@ -1,4 +1,4 @@
-"""The command line: a mistake is one line and exit code 2, and nothing of the user's is lost; the rest does its work."""
+"""The command line: a mistake is one line and exit code 2, nothing of the user's is lost, and the rest works."""
 
 import json
 import os

@@ -13,6 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from osscl.errors import UserError
+
 SUFFIX = ".safetensors"
 
 
@@ -39,9 +41,12 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    with aside(path) as draft:
-        draft.write_text(text)
+    """Write a small file whole or not at all; where it cannot be, that is the user's to know."""
+    try:
+        with aside(path) as draft:
+            draft.write_text(text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
 
 
 @contextlib.contextmanager

@@ -166,10 +166,7 @@ def stream(
     kind = "validation" if made.validation else "test"
     typer.echo(f"rows: {rows_digest(manifest)}; accuracy on {len(made.held_out)} {kind} images")
     if out is not None:
-        try:
-            write_text(out, json.dumps(manifest))
-        except OSError as error:
-            raise UserError(f"cannot write {out}: {error.strerror}") from None
+        write_text(out, json.dumps(manifest))
         typer.echo(f"written to {out}")
 
 
