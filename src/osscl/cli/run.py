@@ -80,6 +80,7 @@ def run(
 def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry_run: bool) -> None:
     from dataclasses import replace
 
+    import torch
     import yaml
 
     from osscl.cli.show import comparison, console, quoted, watching
@@ -97,6 +98,8 @@ def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry
         return
     if (options.out / spec.id / f"{spec.id}.json").exists():
         typer.echo("# finished before; nothing is run again")
+    if spec.schedule.small_net:
+        torch.set_num_threads(1)  # networks this small are slower on several threads, on a busy machine ten times so
     with watching(spec.id) as watcher:
         record = run(spec, replace(options, watcher=watcher), stream=stream)
     console().print(comparison([(record.configuration, record)]))
