@@ -41,7 +41,7 @@ class DatasetSpec:
 
 
 # A mirrored or recoloured glyph is another glyph or none at all.
-GLYPHS = Augmentation(scale=(0.6, 1.0), flip=0.0, jitter=0.0, grey=0.0)
+GLYPHS = Augmentation(scale=(0.7, 1.0), flip=0.0, jitter=0.0, grey=0.0)
 
 DATASETS: dict[str, DatasetSpec] = {
     "digits": DatasetSpec(

@@ -12,15 +12,15 @@ from osscl.methods.segregation import GateConfig
 from osscl.methods.ursl import UrslConfig
 from osscl.vision.encoder import EncoderConfig
 
-SMALL = EncoderConfig("small", dim=64)
+SMALL = EncoderConfig("small", dim=128)
 QUICK = OptimiserConfig("adam", rate=2e-3, min_rate=1e-5, decay=1e-6)
 
 # Thresholds by std: variances of these scores are so small that mean - 4 var would shut most known digits out.
 DEMO_URSL = UrslConfig(
-    reference=ReferenceConfig(net=SMALL, epochs_first=30, epochs_later=10, batch=256, optimiser=QUICK),
-    gate=GateConfig(eta=(-1.5, -1.0), spread="std"),
-    learner=LearnerConfig(net=SMALL, epochs=1, min_updates=200, batch=128, optimiser=QUICK),
-    head=HeadConfig(solver="ridge"),
+    reference=ReferenceConfig(net=SMALL, tau=0.5, epochs_first=30, epochs_later=10, batch=128, optimiser=QUICK),
+    gate=GateConfig(eta=(-2.0, -1.0), spread="std"),
+    learner=LearnerConfig(net=SMALL, epochs=1, min_updates=200, batch=64, optimiser=QUICK),
+    head=HeadConfig(solver="ridge", penalty=1.0),
 )
 
 # The same network, memory and number of updates, without a reference and without unlabelled images.

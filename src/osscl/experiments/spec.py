@@ -87,13 +87,15 @@ def describe_schedule(spec: RunSpec) -> str:
     if spec.schedule.max_updates is not None:
         return f"{spec.schedule.name} (at most {spec.schedule.max_updates} updates a phase)"
     method = plain(spec.method)
-    parts = []
+    parts, least = [], ""
     if "reference" in method:
         first, later = (spec.schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
         parts.append(f"reference {first}/{later}")
     if "learner" in method:
         parts.append(f"learner {spec.schedule.epochs(method['learner']['epochs'])}")
-    return f"{spec.schedule.name} ({', '.join(parts)} epochs)" if parts else spec.schedule.name
+        floor = round(spec.schedule.share * method["learner"]["min_updates"])
+        least = f", at least {floor} learner updates a step" if floor else ""
+    return f"{spec.schedule.name} ({', '.join(parts)} epochs{least})" if parts else spec.schedule.name
 
 
 def spec_to_plain(spec: RunSpec) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class WideResNet(Backbone):
         super().__init__()
         layers: list[nn.Module] = [conv(3, channels, 16)]
         width = 16
-        for planes, stride in ((16, 1), (32, 2), (64, 2)):
+        for planes, stride in ((32, 1), (64, 2), (128, 2)):
             for i in range((depth - 4) // 6):
                 layers.append(PreactivationBlock(width, planes * factor, stride if i == 0 else 1))
                 width = planes * factor
@@ -120,7 +120,7 @@ class WideResNet(Backbone):
 
 
 class SmallNet(Backbone):
-    """Three 3x3 convolutions of 16, 32 and 64 planes, for images of 8 to 32 px.
+    """Three 3x3 convolutions of 32, 64 and 128 planes, for images of 8 to 32 px.
 
     Its features keep a grid of 2 x 2 places: of a glyph it matters where a stroke is.
     """
@@ -129,7 +129,7 @@ class SmallNet(Backbone):
         super().__init__()
         layers: list[nn.Module] = []
         width = channels
-        for planes, stride in ((16, 1), (32, 2), (64, 2)):
+        for planes, stride in ((32, 1), (64, 2), (128, 2)):
             layers += [conv(3, width, planes, stride), nn.BatchNorm2d(planes), nn.ReLU(inplace=True)]
             width = planes
         self.layers = nn.Sequential(*layers)
