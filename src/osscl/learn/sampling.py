@@ -57,7 +57,7 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class Balanced:
-    """Batches with an equal share from each of several stretches of the pool (`balanced_sources` of the fact sheet)."""
+    """Batches with an equal share from each of several stretches of the pool (`balanced_sources`)."""
 
     parts: tuple[Shuffled, ...]
 
