@@ -11,7 +11,15 @@ PRINTED = {  # millions of parameters in the paper's table of architectures
     "wrn-40-2": "2.24",
     "wrn-28-10": "36.48",
 }
-WIDTHS = {"resnet18": 512, "resnet34": 512, "resnet50": 2048, "wrn-40-2": 128, "wrn-28-10": 640, "small": 512}
+WIDTHS = {
+    "resnet18": 512,
+    "resnet34": 512,
+    "resnet50": 2048,
+    "wrn-40-2": 128,
+    "wrn-28-10": 640,
+    "small": 256,
+    "small-wide": 512,
+}
 LIGHT = ["resnet18", "wrn-40-2", "small"]
 
 

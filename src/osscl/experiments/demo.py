@@ -12,7 +12,7 @@ from osscl.methods.segregation import GateConfig
 from osscl.methods.ursl import UrslConfig
 from osscl.vision.encoder import EncoderConfig
 
-SMALL = EncoderConfig("small", dim=128)
+SMALL = EncoderConfig("small-wide", dim=128)
 QUICK = OptimiserConfig("adam", rate=2e-3, min_rate=1e-5, decay=1e-6)
 
 # Thresholds by std: variances of these scores are so small that mean - 4 var would shut most known digits out.

@@ -107,7 +107,7 @@ class WideResNet(Backbone):
         super().__init__()
         layers: list[nn.Module] = [conv(3, channels, 16)]
         width = 16
-        for planes, stride in ((32, 1), (64, 2), (128, 2)):
+        for planes, stride in ((16, 1), (32, 2), (64, 2)):
             for i in range((depth - 4) // 6):
                 layers.append(PreactivationBlock(width, planes * factor, stride if i == 0 else 1))
                 width = planes * factor
@@ -120,18 +120,18 @@ class WideResNet(Backbone):
 
 
 class SmallNet(Backbone):
-    """Three 3x3 convolutions of 32, 64 and 128 planes, for images of 8 to 32 px.
+    """Three 3x3 convolutions of p, 2p and 4p planes, for images of 8 to 32 px.
 
     Its features keep a grid of 2 x 2 places: of a glyph it matters where a stroke is.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, planes: int = 16) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         width = channels
-        for planes, stride in ((32, 1), (64, 2), (128, 2)):
-            layers += [conv(3, width, planes, stride), nn.BatchNorm2d(planes), nn.ReLU(inplace=True)]
-            width = planes
+        for outputs, stride in ((planes, 1), (2 * planes, 2), (4 * planes, 2)):
+            layers += [conv(3, width, outputs, stride), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+            width = outputs
         self.layers = nn.Sequential(*layers)
         self.width = 4 * width
         initialise(self)
@@ -171,4 +171,5 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {  # name -> net for that many
     "wrn-40-2": lambda channels: WideResNet(channels, depth=40, factor=2),
     "wrn-28-10": lambda channels: WideResNet(channels, depth=28, factor=10),
     "small": SmallNet,
+    "small-wide": lambda channels: SmallNet(channels, 32),
 }
