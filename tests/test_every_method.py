@@ -17,6 +17,7 @@ from osscl.methods.learner import Learner
 from osscl.methods.method import Runtime
 from osscl.methods.reference import Reference
 from osscl.methods.ursl import Ursl
+from osscl.vision.encoder import in_chunks
 
 SMALL = on_small_net(URSL)
 ALL_PASS = "gate.eta=[-1e6, -1e6]"  # every unlabelled row is let in and confident
@@ -74,8 +75,8 @@ class Coin(Ursl):
 
 
 class Unseeded(Ursl):
-    def _fit_head(self, step):
-        head = super()._fit_head(step)
+    def fit_head(self, step, found):
+        head = super().fit_head(step, found)
         return replace(head, bias=head.bias + torch.rand(1))
 
 
@@ -98,8 +99,8 @@ class GoesByTheBatch(Ursl):
 
 
 class Hoarder(Ursl):
-    def _fit_head_and_remember(self, step):
-        super()._fit_head_and_remember(step)
+    def _fit_head_and_remember(self, step, found):
+        super()._fit_head_and_remember(step, found)
         self.memory.labeled = osscl.data.images.concat(self.memory.labeled, step.labeled)
 
 
@@ -221,6 +222,9 @@ ABLATIONS = {
     "sgd": ["learner.optimiser.kind=sgd", "reference.optimiser.kind=sgd"],
     "sum": ["learner.distill_reduction=sum"],
     "anchors": ["learner.sup_norm=anchors", "learner.base_temperature=0.07"],
+    "all anchors": ["learner.anchors=all", "gate.pseudo=all", ALL_PASS],
+    "head by the gate": ["head.pseudo=gate", ALL_PASS],
+    "head by itself": ["head.pseudo=self", ALL_PASS],
     "labelled epochs": ["learner.epoch=labeled", "learner.batch=8"],
     "sgd head": ["head.solver=sgd"],
     "head after": ["head.memory=after"],
@@ -286,6 +290,28 @@ def test_pseudo_labels_by_mode(stream, lessons):
     assert not any(anchored.any() for anchored in anchors[past] + anchors[mute])
     labeled = [lesson.anchors[: lesson.sizes[0]] for lesson, _ in lessons]
     assert all(own.all() for own in labeled)
+
+
+def test_past_classes_are_anchors_where_asked(stream, lessons):
+    learned(changed("learner.anchors=all", ALL_PASS), stream)
+    assert len(lessons) == 3 and all(lesson.anchors.all() for lesson, _ in lessons)
+    assert lessons[2][0].sizes[2] > 0
+
+
+@pytest.mark.parametrize(("mode", "labeled_by"), [("gate", "prototypes"), ("self", "head")])
+def test_the_head_takes_in_what_the_gate_lets_in(mode, labeled_by, stream, monkeypatch):
+    fitted = []
+    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    agent, reports = learned(changed(f"head.pseudo={mode}", ALL_PASS), stream)
+    step, gate = stream.step(2), reports[2].gate
+    assert gate.passed.all() and gate.confident.all()
+    pseudo = fitted[-1].data.labels[-len(step.unlabeled) :]
+    if labeled_by == "prototypes":
+        assert torch.equal(pseudo, gate.pseudo_labels)
+    else:
+        first = fit_head(agent.config.head, fitted[-2])
+        features = in_chunks(agent.learner.encoder.features, step.unlabeled)
+        assert torch.equal(pseudo, torch.tensor(agent.classes)[first(features).argmax(1)])
 
 
 def test_the_learner_starts_as_the_reference_once(stream, lessons):

@@ -1,5 +1,7 @@
 """The tools that measure: bench, what it is held against, and the study of reference recipes. No test of speed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,10 @@ from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.experiments import against
 from osscl.experiments.bench import BenchSpec, bench
+from osscl.experiments.checkpoint import Options
+from osscl.experiments.run import run
 from osscl.experiments.spec import configuration, experiment, make_spec
-from osscl.experiments.study import nearest_mean_accuracy, study_references
+from osscl.experiments.study import nearest_mean_accuracy, study_heads, study_references
 from osscl.methods.method import SMOKE
 from osscl.vision.encoder import EncoderConfig
 
@@ -69,3 +73,17 @@ def test_a_wrong_recipe_is_refused_before_the_first_is_trained():
     spec = make_spec(experiment("digits"), configuration("ursl"), SMOKE, 0)
     with pytest.raises(SpecError, match="temperatur"):
         study_references(spec, [[], ["temperatur=1"]], epochs=1, device="cpu")
+
+
+def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(tmp_path):
+    scenario = replace(experiment("digits"), validation_share=0.1)
+    for chosen in (scenario, experiment("digits")):
+        spec = make_spec(chosen, configuration("ursl"), SMOKE, 0)
+        record = run(spec, Options(tmp_path, device="cpu"))
+        if chosen is scenario:
+            found = study_heads(tmp_path / spec.id, [["memory=before"], ["penalty=1e6"], ["pseudo=self"]], device="cpu")
+            assert [variant.changes[0] for variant in found] == ["memory=before", "penalty=1e6", "pseudo=self"]
+            assert record.evaluated_on == "validation" and all(0 <= variant.final <= 100 for variant in found)
+        else:
+            with pytest.raises(SpecError, match="--validation"):
+                study_heads(tmp_path / spec.id, [[]], device="cpu")

@@ -33,6 +33,7 @@ app.command("stream")(run.stream)
 app.command("predict")(model.predict)
 app.command("bench")(bench.bench)
 app.command("study")(study.study)
+app.command("study-heads")(study.study_heads)
 app.add_typer(data.app, name="data")
 
 

@@ -1,4 +1,4 @@
-"""`osscl study`: recipes of the reference network side by side."""
+"""`osscl study` and `study-heads`: recipes side by side."""
 
 from pathlib import Path
 from typing import Annotated
@@ -34,8 +34,7 @@ def study(
     if out is not None and out.exists():
         raise UserError(f"{out} exists; nothing is overwritten, give another file")
     spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
-    variants = [[], *([change for change in entry.split(",") if change] for entry in variant or [])]
-    found = study_references(spec, variants, epochs, data, device)
+    found = study_references(spec, changes_of(variant), epochs, data, device)
     protocol = f"{name}, {epochs} epochs on U_1, seed {seed}"
     caption = f"{protocol}; n-shot: nearest class mean in % over all classes, validation rows"
     columns = ("reference", "last loss", "25-shot", "5-shot", "AUROC, t=1", "seconds")
@@ -48,3 +47,26 @@ def study(
     if out is not None:
         kept = {"experiment": name, "epochs": epochs, "seed": seed, "variants": plain(found)}
         write_text(out, json.dumps(kept, indent=1) + "\n")
+
+
+def study_heads(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run with --validation.")],
+    variant: Annotated[list[str] | None, typer.Option(metavar="A=B[,C=D]", help="Changes; may be repeated.")] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+) -> None:
+    """Fit the head of a trained agent in several ways; accuracy on validation rows."""
+    from osscl.cli.show import console, number, table
+    from osscl.experiments.study import study_heads
+
+    found = study_heads(folder, changes_of(variant), data, device)
+    shown = table("head", "final %", "seconds")
+    for row in found:
+        shown.add_row(", ".join(row.changes) or "as in the run", number(row.final), number(row.seconds, 1))
+    console().print(shown)
+    typer.echo(f"{folder.name}; validation rows; memory as updated after the last step")
+
+
+def changes_of(variants: list[str] | None) -> list[list[str]]:
+    """No change, then those that were given."""
+    return [[], *([change for change in entry.split(",") if change] for entry in variants or [])]

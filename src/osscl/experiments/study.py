@@ -1,5 +1,6 @@
-"""Recipes of the reference network side by side, judged on validation rows: what to choose before the long runs."""
+"""Recipes side by side, judged on validation rows: of the reference network, and of the head of a finished run."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,16 @@ from torch import Tensor
 from osscl import metrics
 from osscl.data.images import Labeled, concat
 from osscl.device import pick_device, precision_of, prepare
+from osscl.errors import SpecError
+from osscl.experiments.evaluate import evaluate
 from osscl.experiments.run import load_banks, setting_of
+from osscl.experiments.saved import load, read_spec
 from osscl.experiments.spec import RunSpec
 from osscl.frozen import override
 from osscl.methods.method import PhaseLog, Progress, Runtime
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.segregation import Look, open_gate
-from osscl.methods.ursl import UrslConfig
+from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.stream.build import build_stream
 from osscl.stream.step import Stream
 from osscl.vision.encoder import Encoder, in_chunks
@@ -87,3 +91,33 @@ def nearest_mean_accuracy(features: Tensor, known: Labeled, tests: Tensor, asked
     means = torch.stack([features[(known.labels == c).nonzero().squeeze(1)[:n]].mean(0) for c in classes])
     found = classes[(tests @ F.normalize(means, dim=1).T).argmax(1)]
     return float((found == asked.labels).float().mean())
+
+
+@dataclass(frozen=True)
+class HeadVariant:
+    """One way to fit the head of a trained agent, and what came of it."""
+
+    changes: tuple[str, ...]  # to the head's config
+    final: float  # % over all classes, on validation rows
+    seconds: float
+
+
+def study_heads(
+    folder: Path, variants: Sequence[Sequence[str]], data: Path | None = None, device: str = "auto"
+) -> list[HeadVariant]:
+    """Fit heads anew to the network of a finished run, on its last step and the memory as updated after it."""
+    spec, where = read_spec(folder), pick_device(device)
+    if not isinstance(spec.method, UrslConfig) or not spec.scenario.validation_share:
+        raise SpecError(f"heads are studied on a run of ursl with --validation; {folder} holds another one")
+    stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
+    agent = load(folder, device).agent
+    assert isinstance(agent, Ursl)
+    step = stream.step(len(stream) - 1)
+    found = agent.segregate(step)
+    results = []
+    for changes in variants:
+        agent.config = replace(spec.method, head=override(spec.method.head, changes))
+        began = time.perf_counter()
+        agent.head = agent.fit_head(step, found)
+        results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
+    return results

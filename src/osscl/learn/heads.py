@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.frozen import require, require_choices
+from osscl.frozen import added_later, require, require_choices
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
@@ -29,6 +29,9 @@ class HeadConfig:
     momentum: float = 0.9
     penalty: float = 10.0  # ridge
     copies: int = 20  # ridge: augmented copies of each image beside the plain one
+    # Unlabelled rows beside the labelled ones: none (the paper), those above tau_pl with the nearest prototype's class,
+    # or those above tau_id with the class that the head itself gives them.
+    pseudo: Literal["none", "gate", "self"] = added_later("none", legacy="none")
 
     def __post_init__(self) -> None:
         require_choices(self)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled
 from osscl.device import WORTH_COMPILING, Replay
-from osscl.frozen import require, require_choices
+from osscl.frozen import added_later, require, require_choices
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Balanced, Shuffled, with_draws
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
@@ -40,6 +40,7 @@ class LearnerConfig:
     max_updates_per_epoch: int | None = None
     min_updates: int = 0  # a floor on the updates of a step, of which a schedule takes its share
     sampler: Literal["uniform", "balanced_sources"] = "uniform"  # over the union, or a third each from T_t, M and T-hat
+    anchors: Literal["new", "all"] = added_later("new", legacy="new")  # rows that L_sup pulls together: of O_t (Eq. 3)
     sup_norm: Literal["all", "anchors"] = "all"  # L_sup is averaged over all 2N views, or over the anchors
     base_temperature: float | None = None  # SupCon's factor tau / base; the equation has none
     distill_reduction: Literal["mean", "sum"] = "mean"  # Deviation: Eqs. 5 and 6 sum over the 2N views

@@ -77,11 +77,11 @@ class Ursl:
         self._open(step)  # line 3
         if self.reference is not None:
             self.reference.learn(step.unlabeled, step.index, self.log)  # line 4
-        found = self._segregate(step)  # lines 5-8
+        found = self.segregate(step)  # lines 5-8
         if self.reference is not None and self.reference.trained and self.config.learner.start == "reference":
             self.learner.start_from(self.reference.encoder)
         self.notes |= self.learner.learn(self._lesson(step, found), step.index, self.log)  # lines 9-16
-        self._fit_head_and_remember(step)  # lines 17 and 19
+        self._fit_head_and_remember(step, found)  # lines 17 and 19
         report = found.report if found is not None else None
         return StepReport(tuple(self.log.reports.values()), report, dict(self.notes))
 
@@ -94,7 +94,7 @@ class Ursl:
         if step.index > 0:
             self.learner.remember_past()
 
-    def _segregate(self, step: Step) -> Segregated | None:
+    def segregate(self, step: Step) -> Segregated | None:
         """Sort U_t by what the reference makes of it; what an interruption finds sorted stays so."""
         if self.reference is None or not self.reference.trained:
             return None
@@ -141,7 +141,8 @@ class Ursl:
         parts = [step.labeled, self.memory.labeled] + ([found.pseudo] if found is not None else [])
         pool = concat(*parts)
         sizes = len(step.labeled), len(self.memory.labeled), len(pool) - len(step.labeled) - len(self.memory.labeled)
-        anchors = torch.isin(pool.labels, torch.tensor(step.new_classes, device=pool.labels.device))  # y in O_t
+        pulled = self.classes if self.config.learner.anchors == "all" else step.new_classes  # the paper: y in O_t
+        anchors = torch.isin(pool.labels, torch.tensor(pulled, device=pool.labels.device))
         if self.config.gate.pseudo == "all_but_no_anchor":
             anchors[len(pool) - sizes[2] :] = False
         if found is None or self.reference is None or self.config.learner.lam == 0:
@@ -149,26 +150,37 @@ class Ursl:
         guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))
         return Lesson(pool, sizes, anchors, guide, self.reference.encoder)
 
-    def _fit_head_and_remember(self, step: Step) -> None:
+    def _fit_head_and_remember(self, step: Step, found: Segregated | None) -> None:
         """The head is refitted at every step, so that predict() is always valid; then M takes in T_t."""
         self.log.begin("head")
         if self.config.head.memory == "before":
-            self.head = self._fit_head(step)
+            self.head = self.fit_head(step, found)
         rng = seeded(self.setting.seed, "memory", step.index)
         # While every U_t was empty there is no gate, and with it nothing to rank by.
         ranks = self.gate is not None or self.config.memory.confidence == "head_probability"
         policy = self.config.memory.policy if ranks else "random"
         self.memory.update(step.labeled, self.classes, policy, rng, self._confidence)
         if self.config.head.memory == "after":
-            self.head = self._fit_head(step)
+            self.head = self.fit_head(step, found)
         self.log.end()
 
-    def _fit_head(self, step: Step) -> Head:
+    def fit_head(self, step: Step, found: Segregated | None) -> Head:
+        """The head on T_t and M, and on rows of U_t where the config says so."""
         known = concat(step.labeled, self.memory.without(step.new_classes))
-        names, cap = ("head", step.index), self.setting.schedule.max_updates
-        fit = HeadFit(
-            self.learner.encoder, known, self.classes, self.setting.augmentation, self.setting.seed, names, cap
-        )
+        if found is None or self.config.head.pseudo == "none":
+            return self._head_on(known, step.index)
+        report = found.report
+        if self.config.head.pseudo == "gate":
+            sure = report.confident
+            return self._head_on(concat(known, Labeled(step.unlabeled[sure], report.pseudo_labels[sure])), step.index)
+        images = step.unlabeled[report.passed]
+        guessed = self._head_on(known, step.index)(in_chunks(self.learner.encoder.features, images)).argmax(1)
+        classes = torch.tensor(self.classes, device=images.device)
+        return self._head_on(concat(known, Labeled(images, classes[guessed])), step.index)
+
+    def _head_on(self, known: Labeled, t: int) -> Head:
+        cap, augmentation, seed = self.setting.schedule.max_updates, self.setting.augmentation, self.setting.seed
+        fit = HeadFit(self.learner.encoder, known, self.classes, augmentation, seed, ("head", t), cap)
         return fit_head(self.config.head, fit)
 
     def _confidence(self, rows: Labeled) -> Tensor:
