@@ -174,11 +174,20 @@ def test_the_battery_finds_what_is_broken(broken, says):
 # ----- what the parts are for
 
 
+WITHOUT_DISTILLATION = {
+    "UrslConfig": ["gate.pseudo=none", "learner.gamma=0", "learner.lam=0"],
+    "Co2lConfig": ["unlabeled=none", "learner.gamma=0", "learner.lam=0"],
+    "GdConfig": ["distill=0"],
+    "DmConfig": ["distill=0", "consistency=0"],
+    "GemConfig": ["constrained=false"],
+    "IcarlConfig": ["distill=false"],
+}
+
+
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_without_memory_and_distillation_a_method_is_worse(name):
     config = on_small_net(CONFIGURATIONS[name])
-    unlabelled = {"UrslConfig": "gate.pseudo=none", "Co2lConfig": "unlabeled=none"}[type(config).__name__]
-    bare = changed(unlabelled, "learner.gamma=0", "learner.lam=0", config=config)
+    bare = changed(*WITHOUT_DISTILLATION[type(config).__name__], config=config)
     scores = []
     for spec, variant in ((TOY, config), (replace(TOY, memory=0), bare)):
         streams = [toy_stream(spec, seed) for seed in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -36,6 +37,14 @@ class Labeled:
 def concat(*parts: Labeled) -> Labeled:
     """All rows of all parts, one part after the other."""
     return Labeled(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+def columns_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
+    """The place of each label among `classes`, (n,); -1 for a label that is none of them."""
+    places = torch.full((max(classes) + 1,), -1, device=labels.device)
+    places[torch.tensor(classes, device=labels.device)] = torch.arange(len(classes), device=labels.device)
+    known = labels < len(places)
+    return torch.where(known, places[labels.clamp(max=len(places) - 1)], -1)
 
 
 @dataclass(frozen=True)

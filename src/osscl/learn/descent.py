@@ -24,6 +24,7 @@ class OptimiserConfig:
     rate_per: Literal["epoch", "update"] = "update"  # how often the rate changes
     fresh: bool = True  # a new optimiser at every step of the stream, or momenta kept
     nesterov: bool = added_later(True, legacy=True)  # of sgd's momentum
+    milestones: tuple[float, ...] = added_later((), legacy=())  # shares of the phase after which the rate is a tenth
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -32,12 +33,15 @@ class OptimiserConfig:
         require(self.decay >= 0, self, "decay", "0 or more")
         require(0 <= self.warmup < 1, self, "warmup", "a share in [0, 1)")
         require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
+        require(all(0 < share < 1 for share in self.milestones), self, "milestones", "shares in (0, 1)")
 
 
 def rate_at(config: OptimiserConfig, update: int, updates: int, per_epoch: int = 1) -> float:
-    """Linear warm-up, then a cosine from `rate` to `min_rate`."""
+    """Linear warm-up, then a cosine from `rate` to `min_rate`; or steps down, where there are milestones."""
     if config.rate_per == "epoch":
         update = update // per_epoch * per_epoch
+    if config.milestones:
+        return config.rate * 0.1 ** sum(update >= share * updates for share in config.milestones)
     warm = config.warmup * updates
     if update < warm:
         return config.rate * (update + 1) / (warm + 1)
@@ -81,10 +85,12 @@ class Descent:
             else:
                 group["lr"] = rate
 
-    def step(self, loss: Tensor) -> None:
-        """One update of the weights."""
+    def step(self, loss: Tensor, longest: float | None = None) -> None:
+        """One update of the weights, by a gradient that is cut to the length `longest`."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
+        if longest is not None:
+            nn.utils.clip_grad_norm_(self.parameters, longest)
         self.optimiser.step()
 
     def state(self) -> dict[str, Any]:

@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.data.images import Labeled
+from osscl.data.images import Labeled, columns_of
 from osscl.frozen import added_later, require, require_choices
+from osscl.learn.balance import rank_in_class
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
@@ -71,11 +72,7 @@ class HeadFit:
 
     def targets(self) -> Tensor:
         """Column of each row's class, (n,)."""
-        columns = torch.full((max(self.classes) + 1,), -1, device=self.data.labels.device)
-        columns[torch.tensor(self.classes, device=columns.device)] = torch.arange(
-            len(self.classes), device=columns.device
-        )
-        return columns[self.data.labels]
+        return columns_of(self.data.labels, self.classes)
 
     def view(self, number: int) -> Tensor:
         """Features of one augmented copy of every row, (n, width)."""
@@ -103,7 +100,7 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     x = F.normalize(features - centre, dim=1).double()
     weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty)
     # Which images stand apart for the temperature: every second one of each class.
-    apart = (_rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
+    apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
     scale = calibration(x, targets, apart, len(fit.classes), config.penalty)
     return Head((scale * weight).float(), (scale * bias).float(), centre)
 
@@ -130,11 +127,6 @@ def calibration(x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: floa
     outputs = x[held] @ weight.T + bias
     losses = torch.stack([F.cross_entropy(scale * outputs, targets[held]) for scale in SCALES])
     return SCALES[int(losses.argmin())]
-
-
-def _rank_in_class(targets: Tensor, k: int) -> Tensor:
-    """0, 1, 2, ... along the rows of each class."""
-    return (F.one_hot(targets, k).cumsum(0) - 1).gather(1, targets[:, None]).squeeze(1)
 
 
 def sgd_head(config: HeadConfig, fit: HeadFit) -> Head:

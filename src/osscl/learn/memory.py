@@ -10,14 +10,14 @@ from torch import Generator, Tensor
 from osscl.data.images import Labeled, concat
 from osscl.frozen import require_choices
 
-Policy = Literal["random", "low", "high", "rainbow"]
+Policy = Literal["random", "low", "high", "rainbow", "first"]
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
     """Which images of a class are kept (the paper's table of selection algorithms)."""
 
-    policy: Policy = "random"
+    policy: Literal["random", "low", "high", "rainbow"] = "random"
     confidence: Literal["prototype_cosine", "head_probability"] = "prototype_cosine"  # what low, high, rainbow sort by
 
     def __post_init__(self) -> None:
@@ -32,8 +32,8 @@ def quotas(budget: int, classes: int) -> list[int]:
 
 def choose(policy: Policy, k: int, n: int, confidence: Tensor | None, rng: Generator) -> Tensor:
     """Which `k` of a class's `n` images stay, (min(k, n),)."""
-    if k >= n:
-        return torch.arange(n)
+    if k >= n or policy == "first":  # the rows lie in an order of preference
+        return torch.arange(min(k, n))
     if policy == "random":
         return torch.randperm(n, generator=rng)[:k].sort().values
     assert confidence is not None
@@ -73,3 +73,15 @@ class Memory:
         """What is stored of other classes than these."""
         others = ~torch.isin(self.labeled.labels, torch.tensor(classes, device=self.labeled.labels.device))
         return self.labeled.rows(others.nonzero().squeeze(1))
+
+
+def herded(features: Tensor, k: int) -> Tensor:
+    """iCaRL: rows (n, d) in the order in which their running mean stays nearest to the mean of all; the first k."""
+    mean, total = features.mean(0), torch.zeros_like(features[0])
+    free, order = torch.ones(len(features), dtype=torch.bool, device=features.device), []
+    for chosen in range(min(k, len(features))):
+        gaps = (mean - (total + features) / (chosen + 1)).norm(dim=1)
+        order.append(gaps.masked_fill(~free, torch.inf).argmin())
+        free[order[-1]] = False
+        total = total + features[order[-1]]
+    return torch.stack(order) if order else torch.empty(0, dtype=torch.long, device=features.device)

@@ -86,8 +86,20 @@ class Balanced:
 
 
 def with_draws(
-    batches: Shuffled | Balanced, names: tuple[str | int, ...], seed: int, start: int, device: torch.device
+    batches: Shuffled | Balanced,
+    names: tuple[str | int, ...],
+    seed: int,
+    start: int,
+    device: torch.device,
+    views: int = 2,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches from `start` on, each with the uniform numbers of two views of its rows."""
+    """Batches from `start` on, each with the uniform numbers of two views, or however many, of its rows."""
     for number, rows in enumerate(batches.starting(start), start):
-        yield rows, draws(2 * len(rows), seeded(seed, *names, "views", number, device=device))
+        yield rows, draws(views * len(rows), seeded(seed, *names, "views", number, device=device))
+
+
+def side_by_side(pools: Sequence[tuple[Shuffled, int]], start: int) -> Iterator[tuple[Tensor, ...]]:
+    """Rows and uniform numbers of a batch of each pool, for so many views of its rows; empty pools are left out."""
+    streams = [with_draws(p, p.names, p.seed, start, p.device, views) for p, views in pools if p.pool]
+    for parts in zip(*streams, strict=True):
+        yield tuple(tensor for part in parts for tensor in part)

@@ -1,5 +1,6 @@
-"""Distillation: what a student keeps of the relations its teacher sees between the rows of a batch (Eqs. 4-6)."""
+"""Distillation: of relations between the rows of a batch (Eqs. 4-6), and of logits for methods that have a head."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -20,3 +21,20 @@ def relation_distillation(
     target = similarity_logits(teacher.detach(), tau_teacher).softmax(dim=1)
     # Deviation: Eqs. 5 and 6 sum over rows; the default averages, so the weights keep their meaning in a small batch.
     return F.cross_entropy(similarity_logits(student, tau_student), target, reduction=reduction)
+
+
+def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """KL(teacher || student) of each row's softmax at a temperature, (m,), for logits (m, k) of the same classes."""
+    target = (teacher.detach() / temperature).softmax(1)
+    return F.kl_div((student / temperature).log_softmax(1), target, reduction="none").sum(1)
+
+
+def sigmoid_distillation(logits: Tensor, old: Tensor, labels: Tensor) -> Tensor:
+    """iCaRL: mean binary cross-entropy of (m, k) logits; the old network's sigmoids are the targets of its columns."""
+    targets = F.one_hot(labels, logits.shape[1]).to(logits.dtype)
+    targets = targets.index_copy(1, _columns(old), old.detach().sigmoid())
+    return F.binary_cross_entropy_with_logits(logits, targets)
+
+
+def _columns(logits: Tensor) -> Tensor:
+    return torch.arange(logits.shape[1], device=logits.device)

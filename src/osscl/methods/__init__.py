@@ -6,14 +6,22 @@ from typing import Any
 from osscl.learn.descent import OptimiserConfig
 from osscl.learn.heads import HeadConfig
 from osscl.methods.co2l import Co2l, Co2lConfig
+from osscl.methods.dm import Dm, DmConfig
+from osscl.methods.gd import Gd, GdConfig
+from osscl.methods.gem import Gem, GemConfig
+from osscl.methods.icarl import Icarl, IcarlConfig
 from osscl.methods.learner import LearnerConfig
 from osscl.methods.reference import ReferenceConfig
 from osscl.methods.segregation import GateConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.vision.encoder import EncoderConfig
 
-METHODS: dict[type, Any] = {UrslConfig: Ursl, Co2lConfig: Co2l}
-METHOD_TYPES: dict[str, type] = {"ursl": UrslConfig, "co2l": Co2lConfig}  # how a config's type is written in a file
+METHODS: dict[type, Any] = {
+    UrslConfig: Ursl, Co2lConfig: Co2l, GdConfig: Gd, DmConfig: Dm, GemConfig: Gem, IcarlConfig: Icarl,
+}  # fmt: skip
+METHOD_TYPES: dict[str, type] = {  # how a config's type is written in a file
+    "ursl": UrslConfig, "co2l": Co2lConfig, "gd": GdConfig, "dm": DmConfig, "gem": GemConfig, "icarl": IcarlConfig,
+}  # fmt: skip
 
 # The paper's table of hyperparameters. It names a minimum rate but no schedule; Co2L, its ancestor, has a cosine.
 AS_PRINTED_OPTIMISER = OptimiserConfig("adam", rate=1e-2, min_rate=1e-4, decay=1e-4, rate_per="epoch")
@@ -60,10 +68,16 @@ CONFIGURATIONS: dict[str, Any] = {
     "co2l": CO2L,
     "co2l-j": CO2L_J,
     "co2l-p": CO2L_P,
+    "gd": GdConfig(),
+    "dm": DmConfig(),
+    "gem": GemConfig(),
+    "icarl": IcarlConfig(),
 }
 
 
 def on_small_net(config: Any) -> Any:
     """`config` with the small network in place of each of its own, for schedules that only try the plumbing."""
+    if hasattr(config, "backbone"):
+        return replace(config, backbone="small")
     small = EncoderConfig("small", dim=64)
     return replace(config, reference=replace(config.reference, net=small), learner=replace(config.learner, net=small))

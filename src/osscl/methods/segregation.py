@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.data.images import Labeled
+from osscl.data.images import Labeled, columns_of
 from osscl.frozen import require, require_choices
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
@@ -111,8 +111,7 @@ class Look:
 
 def open_gate(look: Look, labeled: Labeled, classes: Sequence[int]) -> Gate:
     """Prototypes of T_t and M in the reference's space, and the thresholds that their scores set (lines 5-7)."""
-    place = {c: j for j, c in enumerate(classes)}
-    columns = torch.tensor([place[c] for c in labeled.labels.tolist()], device=labeled.labels.device)
+    columns = columns_of(labeled.labels, classes)
     mean_view, seen_as = look.mean_view(labeled.images), look.for_scores(labeled.images)
     sums = class_sums(mean_view, columns, len(classes))
     if look.config.leave_one_out:

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -47,26 +47,36 @@ class ImageFormat:
         require(self.size % 8 == 0, self, "size", "divisible by 8")
 
 
-class Encoder(nn.Module):
-    """z = g(f(x)) on the unit sphere; x is uint8, or float in [0, 1]."""
+class Body(nn.Module):
+    """The backbone f of a network, with the normaliser before it; x is uint8, or float in [0, 1]."""
 
-    def __init__(self, config: EncoderConfig, images: ImageFormat, precision: torch.dtype = torch.float32) -> None:
+    def __init__(self, backbone: str, images: ImageFormat, precision: torch.dtype) -> None:
         super().__init__()
         self.precision = precision
-        self.compiles = True  # where the device profits; see `fused`
-        self.backbone = BACKBONES[config.backbone](images.channels)
+        self.backbone = BACKBONES[backbone](images.channels)
         self.width = self.backbone.width
-        self.projector = projector(self.width, config.hidden or self.width, config.dim, norm=config.projector_norm)
         self.register_buffer("mean", torch.tensor(images.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(images.std).view(1, -1, 1, 1), persistent=False)
 
-    def learning(self, on: bool) -> "Encoder":
+    def learning(self, on: bool) -> Self:
         """Training mode with gradients, or evaluation mode without: two modes, and two compiled graphs, in all."""
         return self.train(on).requires_grad_(on)
 
     def features(self, x: Tensor) -> Tensor:
         """f(x), (n, width), for heads."""
-        return _features(_unit(x), self)
+        return features_of(_unit(x), self)
+
+
+Net = TypeVar("Net", bound=Body)
+
+
+class Encoder(Body):
+    """z = g(f(x)) on the unit sphere; x is uint8, or float in [0, 1]."""
+
+    def __init__(self, config: EncoderConfig, images: ImageFormat, precision: torch.dtype = torch.float32) -> None:
+        super().__init__(config.backbone, images, precision)
+        self.compiles = True  # where the device profits; see `fused`
+        self.projector = projector(self.width, config.hidden or self.width, config.dim, norm=config.projector_norm)
 
     def project(self, x: Tensor) -> Tensor:
         """g(f(x)), (n, d), before it is put on the sphere."""
@@ -80,7 +90,8 @@ class Encoder(nn.Module):
 
 # Functions of (x, net), not methods: networks of one shape then share one compiled graph, their weights its inputs.
 @fused
-def _features(x: Tensor, net: Encoder) -> Tensor:
+def features_of(x: Tensor, net: Body) -> Tensor:
+    """f(x) of any network with a body, (n, width) float32."""
     return _backbone(x, net).float()
 
 
@@ -101,7 +112,7 @@ def _unit(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
-def _backbone(x: Tensor, net: Encoder) -> Tensor:
+def _backbone(x: Tensor, net: Body) -> Tensor:
     x = ((x - net.mean) / net.std).contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
     with torch.autocast(x.device.type, net.precision, enabled=net.precision != torch.float32):
         return net.backbone(x)  # type: ignore[no-any-return]
@@ -119,13 +130,18 @@ def new_encoder(
     config: EncoderConfig, images: ImageFormat, rng: torch.Generator, device: torch.device, precision: torch.dtype
 ) -> Encoder:
     """A network with random weights that depend on `rng` (a CPU generator) alone, wherever the network lives."""
+    return placed(lambda: Encoder(config, images, precision), rng, device)
+
+
+def placed(make: Callable[[], Net], rng: torch.Generator, device: torch.device) -> Net:
+    """What `make` makes, with the random weights of `rng`, laid out as the device likes it, not learning."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.initial_seed())
-        net = Encoder(config, images, precision)
+        net = make()
     return net.to(device, memory_format=torch.channels_last).learning(False)  # type: ignore[call-overload, no-any-return]
 
 
-def frozen_copy(net: Encoder, *, batch_statistics: bool = False) -> Encoder:
+def frozen_copy(net: Net, *, batch_statistics: bool = False) -> Net:
     """A teacher: it never learns. With `batch_statistics` its norms go by the batch at hand (as Co2L's code has it)."""
     teacher = copy.deepcopy(net).learning(False)
     if batch_statistics:

@@ -1,0 +1,206 @@
+"""GEM: gradient episodic memory (Lopez-Paz and Ranzato, NeurIPS 2017); labels only.
+
+An update may not raise the loss on what the memory holds of any past step: a gradient that would is replaced by the
+nearest one that does not.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from osscl.data.images import Labeled, columns_of
+from osscl.device import Replay
+from osscl.frozen import require, require_choices
+from osscl.learn.descent import Descent, OptimiserConfig
+from osscl.learn.memory import Memory
+from osscl.learn.sampling import Shuffled, side_by_side
+from osscl.methods.method import Runtime, Setting, State, StepReport
+from osscl.methods.phases import Phases, Training
+from osscl.stream.randomness import seeded
+from osscl.stream.step import Step
+from osscl.vision.classifier import Classifier
+from osscl.vision.encoder import in_chunks, placed
+from osscl.vision.weak import WeakAugmentation, weak_view
+
+PLAIN = OptimiserConfig("sgd", 0.03, min_rate=0.03, decay=0.0, momentum=0.0)
+RIDGE = 1e-3  # on the diagonal of the dual problem, as the authors' code has it
+
+
+@dataclass(frozen=True)
+class GemConfig:
+    """GEM's hyperparameters; the URSL paper names none, these are Mammoth's."""
+
+    backbone: str = "resnet18"
+    epochs: int = 50
+    batch: int = 32
+    margin: float = 0.5  # least weight of a past gradient in the answer; pushes towards past steps
+    constrained: bool = True  # without it, plain training on the labels of the step
+    memory_statistics: Literal["apart", "shared"] = "apart"  # whether the memory moves the norms' running statistics
+    optimiser: OptimiserConfig = PLAIN
+
+    def __post_init__(self) -> None:
+        require_choices(self)
+        require(self.epochs > 0, self, "epochs", "positive")
+        require(self.batch > 1, self, "batch", "at least 2")
+        require(self.margin >= 0, self, "margin", "0 or more")
+
+
+def dual_weights(among: Tensor, with_new: Tensor, margin: float) -> Tensor:
+    """How much of each past gradient is to be added to the new one, (k,); zeros where none is violated.
+
+    `among` are the past gradients' products (k, k), `with_new` theirs with the new gradient (k,). The dual of the
+    paper's Eq. 11: min_v v'(GG' + ridge)v / 2 + (Gg)'v over v >= margin; shifted by the margin it is non-negative least
+    squares.
+    """
+    if bool((with_new >= 0).all()):
+        return torch.zeros_like(with_new)
+    from scipy.optimize import nnls
+
+    gram = among.double().cpu().numpy() + RIDGE * np.eye(len(among))
+    linear = with_new.double().cpu().numpy() + gram @ np.full(len(among), margin)
+    lower = np.linalg.cholesky(gram)
+    shifted, _ = nnls(lower.T, np.linalg.solve(lower, -linear))
+    return torch.as_tensor(shifted + margin, dtype=with_new.dtype, device=with_new.device)
+
+
+@contextmanager
+def own_statistics(net: nn.Module) -> Iterator[None]:
+    """Inside the block the norms go by the batch at hand and leave their running statistics alone."""
+    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, before, strict=True):
+            norm.momentum = momentum
+
+
+class Gem:
+    """The agent: a classifier and a memory."""
+
+    def __init__(self, config: GemConfig, setting: Setting, runtime: Runtime) -> None:
+        self.config, self.setting, self.runtime = config, setting, runtime
+        self.classes: list[int] = []
+        self.sizes: list[int] = []  # classes that each step brought
+        rng, precision = seeded(setting.seed, "init", "model"), runtime.precision
+        self.model = placed(lambda: Classifier(config.backbone, setting.images, precision), rng, runtime.device)
+        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.views = WeakAugmentation(setting.augmentation.flip)
+        self.phases = Phases(runtime)
+
+    def learn(self, step: Step) -> StepReport:
+        """One step: the network, then the memory."""
+        if self.phases.open(step.index):
+            self.model.head.grow(len(step.new_classes), seeded(self.setting.seed, "head", step.index))
+            self.classes.extend(step.new_classes)
+            self.sizes.append(len(step.new_classes))
+        self.phases.train("model", lambda: self._training(step))
+        rng = seeded(self.setting.seed, "memory", step.index)
+        self.memory.update(step.labeled, self.classes, "random", rng)
+        return StepReport(tuple(self.phases.log.reports.values()))
+
+    def _training(self, step: Step) -> Training:
+        config, device, seed = self.config, self.runtime.device, self.setting.seed
+        names = ("model", step.index)
+        batches = Shuffled(len(step.labeled), config.batch, seed, names, device)
+        past = self._past_steps() if config.constrained else []
+        kept = Shuffled(sum(map(len, past)), max(1, sum(map(len, past))), seed, (*names, "memory"), device)
+        update = GemUpdate(self, step.labeled, past)
+        schedule = self.setting.schedule
+        updates = schedule.capped(schedule.epochs(config.epochs) * batches.per_epoch)
+        return Training(
+            [self.model], config.optimiser, updates, batches.per_epoch, batches.rows + kept.pool, update.starting,
+            lambda start: side_by_side([(batches, 1), (kept, 1)], start), captured=False,
+        )  # fmt: skip
+
+    def _past_steps(self) -> list[Labeled]:
+        """What the memory holds of each step that is over, where it holds anything."""
+        columns, start, parts = columns_of(self.memory.labeled.labels, self.classes), 0, []
+        for size in self.sizes[:-1]:
+            rows = ((columns >= start) & (columns < start + size)).nonzero().squeeze(1)
+            parts += [self.memory.labeled.rows(rows)] if len(rows) else []
+            start += size
+        return parts
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits (n, classes met so far); changes nothing."""
+        return in_chunks(self.model, images)
+
+    def state(self) -> State:
+        return {
+            "classes": list(self.classes),
+            "sizes": list(self.sizes),
+            "model": self.model.state_dict(),
+            "memory": vars(self.memory.labeled),
+            "phases": self.phases.state(),
+        }
+
+    def load_state(self, state: State) -> None:
+        self.classes, self.sizes = list(state["classes"]), list(state["sizes"])
+        self.model.load(state["model"])
+        self.memory.labeled = Labeled(**state["memory"]).to(self.runtime.device)
+        self.phases.load_state(state["phases"])
+
+
+class GemUpdate:
+    """One update: the gradients of the batch and of every past step, their products, the projection, the move."""
+
+    def __init__(self, agent: Gem, labeled: Labeled, past: list[Labeled]) -> None:
+        self.agent, self.past = agent, past
+        self.labeled, self.columns = labeled, columns_of(labeled.labels, agent.classes)
+        self.past_columns = [columns_of(part.labels, agent.classes) for part in past]
+
+    def starting(self, descent: Descent) -> Callable[..., Tensor]:
+        """The update as a function of the batch's rows, its uniform numbers and those of the memory."""
+        length = sum(p.numel() for p in descent.parameters)
+        self.gradients = torch.zeros(len(self.past) + 1, length, device=self.agent.runtime.device)  # the last: new
+        self.loss = torch.zeros((), device=self.agent.runtime.device)
+        device = self.agent.runtime.device
+        find = Replay(self._find, device)
+        move = Replay(lambda weights: self._move(weights, descent), device)
+
+        def update(rows: Tensor, u: Tensor, _: Tensor | None = None, past_u: Tensor | None = None) -> Tensor:
+            products = find(rows, u, *([past_u] if past_u is not None else []))
+            weights = dual_weights(products[:-1, :-1], products[:-1, -1], self.agent.config.margin)
+            move(weights)
+            return self.loss
+
+        return update
+
+    def _find(self, rows: Tensor, u: Tensor, past_u: Tensor | None = None) -> Tensor:
+        """Every gradient into its row; returns their products, (k + 1, k + 1)."""
+        if past_u is not None:
+            parts = past_u.split([len(part) for part in self.past])
+            for i, (part, columns, v) in enumerate(zip(self.past, self.past_columns, parts, strict=True)):
+                apart = self.agent.config.memory_statistics == "apart"
+                self._gradient(i, part.images, columns, v, apart=apart)
+        self._gradient(-1, self.labeled.images[rows], self.columns[rows], u, apart=False)
+        return self.gradients @ self.gradients.T
+
+    def _gradient(self, i: int, images: Tensor, columns: Tensor, u: Tensor, *, apart: bool) -> None:
+        model = self.agent.model
+        x = weak_view(images, u, self.agent.views)
+        if apart:
+            with own_statistics(model):
+                logits = model(x)
+        else:
+            logits = model(x)
+        loss = F.cross_entropy(logits, columns)
+        parts = torch.autograd.grad(loss, list(model.parameters()))
+        self.gradients[i] = torch.cat([part.flatten() for part in parts])
+        self.loss.copy_(loss.detach())
+
+    def _move(self, weights: Tensor, descent: Descent) -> Tensor:
+        g = self.gradients[-1] + weights @ self.gradients[:-1]
+        for p, part in zip(descent.parameters, g.split([p.numel() for p in descent.parameters]), strict=True):
+            p.grad = part.view_as(p)
+        descent.optimiser.step()
+        return g
