@@ -8,10 +8,11 @@ import torch
 
 import osscl
 from osscl.experiments import battery
+from osscl.experiments.sizes import on_small_net
 from osscl.experiments.toy import ENOUGH, FEW, TOY, accuracy, held_out, maker, toy_stream
 from osscl.frozen import override
 from osscl.learn.heads import fit_head
-from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, on_small_net, ursl
+from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, ursl
 from osscl.methods.co2l import Co2l
 from osscl.methods.learner import Learner
 from osscl.methods.method import Runtime

@@ -10,12 +10,15 @@ from PIL import Image
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.experiments import against
-from osscl.experiments.bench import BenchSpec, bench
+from osscl.experiments.bench import CIFAR, BenchSpec, bench
+from osscl.experiments.bench_methods import MEMORY, PASSES, _step, bench_methods, on_backbone
 from osscl.experiments.checkpoint import Options
 from osscl.experiments.run import run
 from osscl.experiments.spec import configuration, experiment, make_spec
 from osscl.experiments.study import nearest_mean_accuracy, study_heads, study_references
-from osscl.methods.method import SMOKE
+from osscl.methods import CONFIGURATIONS, METHODS
+from osscl.methods.method import SMOKE, Runtime, Schedule, Setting
+from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import EncoderConfig
 
 CPU = torch.device("cpu")
@@ -87,3 +90,21 @@ def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(
         else:
             with pytest.raises(SpecError, match="--validation"):
                 study_heads(tmp_path / spec.id, [[]], device="cpu")
+
+
+def test_every_method_is_held_against_its_own_bare_passes():
+    found = bench_methods(CPU, updates=1, repeats=1, backbone="small")
+    assert {row.name for row in found} >= {"ursl", "co2l", "co2l-j", "co2l-p", "gd", "dm", "gem", "icarl"}
+    for row in found:
+        assert row.milliseconds > 0 and row.ratio == pytest.approx(row.milliseconds / row.floor)
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_the_bare_passes_are_those_that_the_method_reports(name):
+    """Views of an update, as the second step's phase counts them."""
+    passes = PASSES[name]
+    setting = Setting(CIFAR, Augmentation(), MEMORY, 0, Schedule("one", max_updates=1))
+    agent = METHODS[type(CONFIGURATIONS[name])](on_backbone(CONFIGURATIONS[name], "small"), setting, Runtime())
+    agent.learn(_step(0, CPU))
+    phases = {phase.name: phase for phase in agent.learn(_step(1, CPU)).phases}
+    assert phases[passes.phase].views == sum(passes.trained)

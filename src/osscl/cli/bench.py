@@ -15,6 +15,9 @@ def bench(
     against: Annotated[
         bool, typer.Option(help="Also what one would write otherwise: loader workers, a plain loop.")
     ] = False,
+    methods: Annotated[
+        bool, typer.Option(help="Milliseconds an update of every method instead, and its floor.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the record there, as JSON.")] = None,
 ) -> None:
     """Measure the loops of URSL and the ceiling of the same card, in one run."""
@@ -34,6 +37,9 @@ def bench(
 
     if out is not None and out.exists():
         raise UserError(f"{out} exists; nothing is overwritten, give another file")
+    if methods:
+        _methods(device, updates, repeats, backbone, out)
+        return
     spec = BenchSpec(EncoderConfig(backbone), batch, updates=updates, repeats=repeats)
     others = {}
     if against:
@@ -58,3 +64,32 @@ def bench(
     if out is not None:
         write_text(out, json.dumps(plain(found), indent=1) + "\n")
         typer.echo(f"written to {out}")
+
+
+def _methods(device: str, updates: int, repeats: int, backbone: str, out: Path | None) -> None:
+    import json
+
+    import torch
+
+    from osscl.cli.show import console, table
+    from osscl.device import pick_device, precision_of
+    from osscl.experiments.bench_methods import bench_methods
+    from osscl.experiments.record import commit
+    from osscl.experiments.run import device_name
+    from osscl.frozen import plain
+    from osscl.stored import write_text
+
+    where = pick_device(device)
+    found = bench_methods(where, updates, repeats, backbone)
+    shown = table("method", "views an update", "ms an update", "its bare passes", "ratio")
+    for row in found:
+        shown.add_row(row.name, str(row.views), f"{row.milliseconds:.2f}", f"{row.floor:.2f}", f"{row.ratio:.2f}")
+    console().print(shown)
+    typer.echo(f"{device_name(where)}, torch {torch.__version__}, {backbone}; median of {repeats} x {updates} updates")
+    if out is not None:
+        measured = {
+            "device": device_name(where), "precision": str(precision_of(where)).removeprefix("torch."),
+            "torch": torch.__version__, "commit": commit(), "backbone": backbone, "updates": updates,
+            "repeats": repeats, "methods": plain(found),
+        }  # fmt: skip
+        write_text(out, json.dumps(measured, indent=1) + "\n")

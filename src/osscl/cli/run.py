@@ -86,6 +86,7 @@ def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry
     from osscl.cli.show import comparison, console, quoted, watching
     from osscl.experiments.run import run
     from osscl.experiments.spec import describe_schedule, name_of, spec_to_plain
+    from osscl.methods.method import DEMO
 
     stream = None
     if manifest is not None:
@@ -98,7 +99,7 @@ def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry
         return
     if (options.out / spec.id / f"{spec.id}.json").exists():
         typer.echo("# finished before; nothing is run again")
-    if spec.schedule.small_net:
+    if spec.schedule.small_net or spec.schedule == DEMO:
         torch.set_num_threads(1)  # networks this small are slower on several threads, on a busy machine ten times so
     with watching(spec.id) as watcher:
         record = run(spec, replace(options, watcher=watcher), stream=stream)

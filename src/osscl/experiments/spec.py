@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from osscl.errors import SpecError, unknown
+from osscl.experiments.sizes import demo_sized, on_small_net, sized
 from osscl.frozen import added_later, content_id, from_plain, plain, require
-from osscl.methods import CONFIGURATIONS, METHOD_TYPES, on_small_net
+from osscl.methods import CONFIGURATIONS, METHOD_TYPES
 from osscl.methods.method import PAPER, SCHEDULES, Schedule
 from osscl.stream.scenario import ScenarioSpec
 
@@ -71,13 +72,13 @@ def experiment(name: str) -> ScenarioSpec:
 
 def make_spec(scenario: ScenarioSpec, method: Any, schedule: Schedule, seed: int) -> RunSpec:
     """A spec in which the schedule's own demands on the method are carried out."""
-    return RunSpec(scenario, on_small_net(method) if schedule.small_net else method, schedule, seed)
+    return RunSpec(scenario, sized(method, schedule), schedule, seed)
 
 
 def name_of(spec: RunSpec) -> str:
     """The configuration that a spec's method is, by its fields; one that is none of them gets a star."""
     for name, config in CONFIGURATIONS.items():
-        if type(config) is type(spec.method) and spec.method in (config, on_small_net(config)):
+        if type(config) is type(spec.method) and spec.method in (config, on_small_net(config), demo_sized(config)):
             return name
     return f"{spec.type}*"
 

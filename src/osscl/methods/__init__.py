@@ -14,7 +14,6 @@ from osscl.methods.learner import LearnerConfig
 from osscl.methods.reference import ReferenceConfig
 from osscl.methods.segregation import GateConfig
 from osscl.methods.ursl import Ursl, UrslConfig
-from osscl.vision.encoder import EncoderConfig
 
 METHODS: dict[type, Any] = {
     UrslConfig: Ursl, Co2lConfig: Co2l, GdConfig: Gd, DmConfig: Dm, GemConfig: Gem, IcarlConfig: Icarl,
@@ -73,11 +72,3 @@ CONFIGURATIONS: dict[str, Any] = {
     "gem": GemConfig(),
     "icarl": IcarlConfig(),
 }
-
-
-def on_small_net(config: Any) -> Any:
-    """`config` with the small network in place of each of its own, for schedules that only try the plumbing."""
-    if hasattr(config, "backbone"):
-        return replace(config, backbone="small")
-    small = EncoderConfig("small", dim=64)
-    return replace(config, reference=replace(config.reference, net=small), learner=replace(config.learner, net=small))

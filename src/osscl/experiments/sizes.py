@@ -1,0 +1,71 @@
+"""Configurations at sizes that need no GPU: to try the plumbing, and to learn the embedded digits in a minute."""
+
+from dataclasses import replace
+from typing import Any
+
+from osscl.learn.descent import OptimiserConfig
+from osscl.learn.heads import HeadConfig
+from osscl.methods.dm import DmConfig
+from osscl.methods.gd import GdConfig
+from osscl.methods.gem import GemConfig
+from osscl.methods.icarl import IcarlConfig
+from osscl.methods.learner import LearnerConfig
+from osscl.methods.method import DEMO, Schedule
+from osscl.methods.reference import ReferenceConfig
+from osscl.methods.segregation import GateConfig
+from osscl.methods.ursl import UrslConfig
+from osscl.vision.encoder import EncoderConfig
+
+SMALL = EncoderConfig("small-wide", dim=128)
+QUICK = OptimiserConfig("adam", rate=2e-3, min_rate=1e-5, decay=1e-6)
+
+# Thresholds by std: variances of these scores are so small that mean - 4 var would shut most known digits out.
+DEMO_URSL = UrslConfig(
+    reference=ReferenceConfig(net=SMALL, tau=0.5, epochs_first=30, epochs_later=10, batch=128, optimiser=QUICK),
+    gate=GateConfig(eta=(-2.0, -1.0), spread="std"),
+    learner=LearnerConfig(net=SMALL, epochs=1, min_updates=200, batch=64, optimiser=QUICK),
+    head=HeadConfig(solver="ridge", penalty=1.0),
+)
+
+# With a handful of labels an epoch is one update or two.
+DEMO_EPOCHS: dict[type, dict[str, int]] = {
+    GdConfig: {"epochs_teacher": 100, "epochs": 100, "epochs_balance": 20},
+    DmConfig: {"epochs": 100, "epochs_balance": 20, "epochs_novelty": 50},
+    GemConfig: {"epochs": 200},
+    IcarlConfig: {"epochs": 100},
+}
+
+
+def sized(config: Any, schedule: Schedule) -> Any:
+    """`config` as a schedule demands it."""
+    if schedule == DEMO:
+        return demo_sized(config)
+    return on_small_net(config) if schedule.small_net else config
+
+
+def on_small_net(config: Any) -> Any:
+    """`config` with the small network in place of each of its own, for schedules that only try the plumbing."""
+    if hasattr(config, "backbone"):
+        return replace(config, backbone="small")
+    small = EncoderConfig("small", dim=64)
+    return replace(config, reference=replace(config.reference, net=small), learner=replace(config.learner, net=small))
+
+
+def demo_sized(config: Any) -> Any:
+    """`config` with network, batches, epochs and optimisers that suit digits; what makes it a method stays."""
+    if hasattr(config, "backbone"):
+        return replace(config, backbone=SMALL.backbone, **DEMO_EPOCHS[type(config)])
+    like = DEMO_URSL.reference
+    reference = replace(
+        config.reference, net=like.net, tau=like.tau, epochs_first=like.epochs_first, epochs_later=like.epochs_later,
+        batch=like.batch, optimiser=like.optimiser,
+    )  # fmt: skip
+    small = DEMO_URSL.learner
+    learner = replace(
+        config.learner, net=small.net, epochs=small.epochs, min_updates=small.min_updates, batch=small.batch,
+        optimiser=small.optimiser,
+    )  # fmt: skip
+    changes: dict[str, Any] = {"reference": reference, "learner": learner, "head": DEMO_URSL.head}
+    if isinstance(config, UrslConfig):
+        changes["gate"] = replace(config.gate, eta=DEMO_URSL.gate.eta, spread=DEMO_URSL.gate.spread)
+    return replace(config, **changes)
