@@ -121,7 +121,7 @@ def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
     """Every record below a folder, and what is wrong with the files that are damaged; other JSON is passed over."""
     records, problems = [], []
     for path in sorted(folder.rglob("*.json")):
-        if path.name.startswith(".") or path.name == "spec.json" or path.parent.name == "bench":
+        if path.name.startswith(".") or path.name == "spec.json" or path.parent.name in ("bench", "studies"):
             continue
         try:
             records.append(read_record(path))
