@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from osscl.data.images import columns_of
 from osscl.experiments import battery
 from osscl.experiments.toy import FEW, TOY, held_out, maker, toy_stream
 from osscl.learn.balance import class_weights, rank_in_class
@@ -23,6 +24,7 @@ from osscl.stream.randomness import seeded
 from osscl.vision.classifier import Classifier, Deconfident, Rows
 from osscl.vision.encoder import ImageFormat
 from osscl.vision.novelty import calibrated, novelty_scores
+from osscl.vision.weak import weak_view
 
 GREY = ImageFormat(1, 8, (0.5,), (0.25,))
 
@@ -343,3 +345,22 @@ def test_a_variant_continues_exactly_and_may_start_in_an_empty_world(kind, confi
     make = maker(kind, config, stream)
     battery.check_continues_exactly(make, stream)
     battery.check_empty_world(make, stream)
+
+
+def test_a_gem_update_moves_every_weight_against_its_own_gradient(stream):
+    """Also where a weight lies in another order in memory than its gradient."""
+    agent, step = maker(Gem, GemConfig("small", epochs=1, batch=8), stream)(updates=1), stream.step(0)
+    agent.learn(step)
+    again = maker(Gem, GemConfig("small", epochs=1, batch=8), stream)(updates=1)
+    again.model.head.grow(2, seeded(0, "head", 0))
+    again.classes = list(step.new_classes)
+    before = {name: p.detach().clone() for name, p in again.model.named_parameters()}
+    again.model.learning(True)
+    again.sizes, again.phases.step = [2], 0
+    training = again._training(step)
+    rows, u = next(training.batches(0))
+    logits = again.model(weak_view(step.labeled.images[rows], u, again.views))
+    F.cross_entropy(logits, columns_of(step.labeled.labels[rows], again.classes)).backward()
+    for name, p in again.model.named_parameters():
+        moved = dict(agent.model.named_parameters())[name]
+        assert torch.allclose(moved, before[name] - 0.03 * p.grad, atol=1e-6), name

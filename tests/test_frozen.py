@@ -155,6 +155,15 @@ def test_changes_are_carried_out_in_order_and_leave_the_original():
     assert plain(FULL) == before
 
 
+def test_changes_are_carried_out_at_once_and_only_the_whole_must_hold():
+    wide = ["reference.net.hidden=64", "learner.start=reference", "learner.net.hidden=64"]
+    assert override(URSL, wide).learner.start == "reference"
+    with pytest.raises(SpecError, match="of one shape"):
+        override(URSL, wide[:2])
+    with pytest.raises(SpecError, match="given as a whole already"):
+        override(FULL, ["inner={rate: 1}", "inner.rate=3"])
+
+
 def test_a_change_reaches_deep_into_a_run_spec():
     spec = RunSpec(EXPERIMENTS["digits"], URSL)
     changed = override(
@@ -174,7 +183,7 @@ def test_a_change_reaches_deep_into_a_run_spec():
         ("caps=3", "unknown field 'caps'; did you mean 'cap'"),
         ("inner.rat=3", "unknown field 'inner.rat'; did you mean 'rate'"),
         ("iner.rate=3", "unknown field 'iner'; did you mean 'inner'"),
-        ("name.first=3", "name.first: 'first' is not a field of a group of fields"),
+        ("name.first=3", "name.first: 'name' is not a group of fields"),
         ("cap=many", "cap must be of type int, got 'many'"),
         ("cap=1e3", "cap must be of type int"),
         ("cap=2.5", "cap must be of type int"),

@@ -7,7 +7,11 @@ import pytest
 
 from osscl.experiments.record import read_record, record_to_plain
 
-KEPT = sorted(path for path in (Path(__file__).parents[1] / "results").rglob("*.json") if path.parent.name not in ("bench", "studies"))
+KEPT = sorted(
+    path
+    for path in (Path(__file__).parents[1] / "results").rglob("*.json")
+    if path.parent.name not in ("bench", "studies")
+)
 
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)

@@ -126,8 +126,13 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     return _scalar(hint, value, where)
 
 
+class Group(dict[str, Any]):
+    """Changes to the fields of one group, by name; a value is a Group where they lie deeper."""
+
+
 def override(spec: T, changes: Sequence[str]) -> T:
-    """`spec` with `a.b=c` changes carried out, each value read as YAML."""
+    """`spec` with `a.b=c` changes carried out, values read as YAML; all at once, so that only the whole must hold."""
+    group = Group()
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
@@ -136,22 +141,35 @@ def override(spec: T, changes: Sequence[str]) -> T:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise SpecError(f"{path}: cannot read the value {text!r}") from None
-        spec = _replaced(spec, path.strip().split("."), value, path.strip())
-    return spec
+        _enter(group, path.strip().split("."), value, path.strip())
+    return _changed(spec, group, "") if group else spec
 
 
-def _replaced(spec: Any, path: list[str], value: Any, where: str) -> Any:
-    if not dataclasses.is_dataclass(spec) or isinstance(spec, type):
-        raise SpecError(f"{where}: {path[0]!r} is not a field of a group of fields")
-    names = [field.name for field in dataclasses.fields(spec)]
-    if path[0] not in names:
-        raise unknown("field", where.removesuffix("." + ".".join(path[1:])), names)
-    if len(path) > 1:
-        new = _replaced(getattr(spec, path[0]), path[1:], value, where)
-    else:
-        new = convert(get_type_hints(type(spec))[path[0]], value, where)
-    group = where.removesuffix(".".join(path)).removesuffix(".")
-    return _of_group(group, lambda: dataclasses.replace(spec, **{path[0]: new}))
+def _enter(group: Group, path: list[str], value: Any, where: str) -> None:
+    """Put one change where it belongs; a later one of the same field wins."""
+    if len(path) == 1:
+        group[path[0]] = value
+        return
+    inner = group.setdefault(path[0], Group())
+    if not isinstance(inner, Group):
+        raise SpecError(f"{where}: {path[0]} is given as a whole already")
+    _enter(inner, path[1:], value, where)
+
+
+def _changed(spec: Any, group: Group, where: str) -> Any:
+    names, new = [field.name for field in dataclasses.fields(spec)], {}
+    for key, value in group.items():
+        place = _dotted(where, key)
+        if key not in names:
+            raise unknown("field", place, names)
+        if not isinstance(value, Group):
+            new[key] = convert(get_type_hints(type(spec))[key], value, place)
+            continue
+        inner = getattr(spec, key)
+        if not dataclasses.is_dataclass(inner) or isinstance(inner, type):
+            raise SpecError(f"{_dotted(place, next(iter(value)))}: {key!r} is not a group of fields")
+        new[key] = _changed(inner, value, place)
+    return _of_group(where, lambda: dataclasses.replace(spec, **new))
 
 
 def _dotted(where: str, key: str) -> str:

@@ -185,7 +185,7 @@ def names() -> None:
     for name, scenario in EXPERIMENTS.items():
         count = f"{scenario.labels_per_class} labels a class"
         share = f"P={scenario.labeled_fraction}" if scenario.labeled_fraction else count
-        world = f"{scenario.main} among {', '.join(scenario.peripheral)}"
+        world = f"{scenario.main} among {', '.join(scenario.peripheral)}" if scenario.peripheral else scenario.main
         typer.echo(f"  {name:<18} {world}; {share}, memory {scenario.memory}, {scenario.steps} steps")
     typer.echo(f"methods (--method):     {', '.join(CONFIGURATIONS)}")
     typer.echo(f"schedules (--schedule): {', '.join(SCHEDULES)}")

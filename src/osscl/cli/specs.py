@@ -47,18 +47,19 @@ def spec_of(
     else:
         made = scenario_of(experiment(name) if name is not None else None, flags)
     spec = make_spec(made, configuration(method), schedule_of(schedule), 0)
-    own = {field.name for field in fields(RunSpec)}
+    own, ours, methods = {field.name for field in fields(RunSpec)} - {"method"}, [], []
     for change in changes:
         path = change.partition("=")[0].strip()
-        root = path.split(".")[0]
         if path in OWN_FLAGS:
             raise SpecError(f"{path} has a flag of its own: {OWN_FLAGS[path]}")
-        if root == "scenario" and scenario is not None:
+        if path.startswith("scenario.") and scenario is not None:
             raise SpecError(f"--stream brings the scenario: leave --set {path} out")
-        if root in own - {"method"}:
-            spec = override(spec, [change])
-        else:  # method is typed Any; its own fields check themselves
-            spec = replace(spec, method=override(spec.method, [change.strip().removeprefix("method.")]))
+        if path.split(".")[0] in own:
+            ours.append(change)
+        else:
+            methods.append(change.strip().removeprefix("method."))
+    # method is typed Any; its own fields check themselves
+    spec = replace(override(spec, ours), method=override(spec.method, methods))
     return known(spec)
 
 

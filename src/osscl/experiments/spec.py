@@ -43,6 +43,8 @@ EXPERIMENTS = {
     "cifar100-p10": ScenarioSpec("cifar100", ("cifar10",), labeled_fraction=0.1, memory=1000),
     "cifar10-p01": ScenarioSpec("cifar10", ("cifar100",), labeled_fraction=0.01, memory=50),
     "cifar10-p10": ScenarioSpec("cifar10", ("cifar100",), labeled_fraction=0.1, memory=200),
+    "cifar100-full": ScenarioSpec("cifar100", labeled_fraction=1.0, memory=1000),
+    "cifar10-full": ScenarioSpec("cifar10", labeled_fraction=1.0, memory=200),
     "tinyimagenet-p05": ScenarioSpec("tinyimagenet", ("cifar10",), labeled_fraction=0.05, memory=1000),
     "tinyimagenet-p10": ScenarioSpec("tinyimagenet", ("cifar10",), labeled_fraction=0.1, memory=2000),
     "digits": ScenarioSpec("digits", ("letters",), labels_per_class=3, memory=30),
@@ -96,6 +98,9 @@ def describe_schedule(spec: RunSpec) -> str:
         parts.append(f"learner {spec.schedule.epochs(method['learner']['epochs'])}")
         floor = round(spec.schedule.share * method["learner"]["min_updates"])
         least = f", at least {floor} learner updates a step" if floor else ""
+    if not parts:
+        epochs = {key: spec.schedule.epochs(value) for key, value in method.items() if key.startswith("epochs")}
+        parts = [f"{key.removeprefix('epochs').strip('_') or 'model'} {count}" for key, count in epochs.items()]
     return f"{spec.schedule.name} ({', '.join(parts)} epochs{least})" if parts else spec.schedule.name
 
 

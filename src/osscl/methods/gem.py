@@ -201,6 +201,7 @@ class GemUpdate:
     def _move(self, weights: Tensor, descent: Descent) -> Tensor:
         g = self.gradients[-1] + weights @ self.gradients[:-1]
         for p, part in zip(descent.parameters, g.split([p.numel() for p in descent.parameters]), strict=True):
-            p.grad = part.view_as(p)
+            # In the weight's own memory layout: a fused optimiser goes through both as they lie.
+            p.grad = torch.empty_like(p).copy_(part.view_as(p))
         descent.optimiser.step()
         return g
