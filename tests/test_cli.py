@@ -193,7 +193,7 @@ def test_too_many_seeds(refused):
         ("learner=3", "learner must be a mapping of fields, got 3"),
         ("learner.gama=1", ["unknown field 'learner.gama'", "did you mean 'gamma'?"]),
         ("lerner.gamma=1", "did you mean 'learner'?"),
-        ("learner.gamma.x=1", "is not a field"),
+        ("learner.gamma.x=1", "is not a group of fields"),
         ("learner.gamma=-1", "learner: gamma must be 0 or more, got -1.0"),
         ("learner.gamma=nan", "learner.gamma must be finite, got nan"),
         ("learner.gamma=.inf", "learner.gamma must be finite, got inf"),
