@@ -40,7 +40,7 @@ PASSES = {
     "co2l": Passes("learner", (1024,), (1024,)),
     "co2l-j": Passes("learner", (1024, 1024), (1024,)),
     "co2l-p": Passes("learner", (1024,), (1024,)),
-    "gd": Passes("model", (192,), (192, 192)),
+    "gd": Passes("model", (128,), (128, 128)),
     "dm": Passes("model", (320,), (192,)),
     "gem": Passes("model", (32, MEMORY)),
     "icarl": Passes("model", (32,), (32,)),

@@ -34,14 +34,14 @@ BALANCING = OptimiserConfig("sgd", 0.01, decay=5e-4, nesterov=False, milestones=
 
 @dataclass(frozen=True)
 class GdConfig:
-    """GD's hyperparameters, those of its authors' code; batches and the use of U_t are DistillMatch's."""
+    """GD's hyperparameters, those of its authors' code; that all of U_t is used is DistillMatch's."""
 
     backbone: str = "resnet18"
     epochs_teacher: int = 200  # of C
     epochs: int = 180  # of the model
     epochs_balance: int = 20  # of the head alone
     batch: int = 64  # labelled images an update
-    unlabeled_batch: int = 128
+    unlabeled_batch: int | None = None  # as many as labelled ones; DistillMatch's 128 drown a small T_t
     temperature: float = 2.0
     distill: float = 1.0  # weight of what P, C and Q say
     confidence: float = 1.0  # weight of what keeps C unsure of all that is not of its classes
@@ -52,8 +52,9 @@ class GdConfig:
 
     def __post_init__(self) -> None:
         require_choices(self)
-        for name in ("epochs_teacher", "epochs", "epochs_balance", "batch", "unlabeled_batch", "temperature"):
+        for name in ("epochs_teacher", "epochs", "epochs_balance", "batch", "temperature"):
             require(getattr(self, name) > 0, self, name, "positive")
+        require(self.unlabeled_batch is None or self.unlabeled_batch > 0, self, "unlabeled_batch", "positive, or null")
         for name in ("distill", "confidence"):
             require(getattr(self, name) >= 0, self, name, "0 or more")
 
@@ -80,7 +81,8 @@ class Pool:
     def batches(self, config: GdConfig, seed: int, names: tuple[str | int, ...]) -> tuple[Shuffled, Shuffled]:
         device = self.images.device
         labeled = Shuffled(len(self.images), config.batch, seed, names, device)
-        return labeled, Shuffled(len(self.external), config.unlabeled_batch, seed, (*names, "external"), device)
+        beside = config.unlabeled_batch or labeled.rows
+        return labeled, Shuffled(len(self.external), beside, seed, (*names, "external"), device)
 
 
 class Gd:
