@@ -100,6 +100,14 @@ class Descent:
         """What the optimiser remembers of each parameter."""
         return {str(i): dict(self.optimiser.state.get(p, {})) for i, p in enumerate(self.parameters)}
 
+    def taken_up(self, interrupted: dict[str, Any] | None, moments: dict[str, Any] | None = None) -> "Descent":
+        """This phase where an interruption left it; else from its beginning, with `moments` of an earlier one."""
+        if interrupted is not None:
+            self.load_state(interrupted)
+        elif moments is not None:
+            self.load_moments(moments)
+        return self
+
     def load_state(self, state: dict[str, Any]) -> None:
         self.done = state["done"]
         self.load_moments(state["moments"])

@@ -105,7 +105,8 @@ class Learner:
         updates, per_epoch = self._updates(uniform, sum(lesson.sizes[:2]))
         if self.steps_done <= t:
             log.begin("learner")
-            self.descent = self._descent(updates, per_epoch)
+            descent = Descent([self.encoder], config.optimiser, updates, per_epoch)
+            self.descent, self.interrupted = descent.taken_up(self.interrupted, self.moments), None
             views = self._descend(self.descent, lesson, batches, t)
             self.moments = None if config.optimiser.fresh else self.descent.moments()
             self.descent, self.steps_done = None, t + 1
@@ -125,15 +126,6 @@ class Learner:
         schedule = self.setting.schedule
         floor = round(config.min_updates * schedule.share)
         return schedule.capped(max(floor, schedule.epochs(config.epochs) * per_epoch)), per_epoch
-
-    def _descent(self, updates: int, per_epoch: int) -> Descent:
-        descent = Descent([self.encoder], self.config.optimiser, updates, per_epoch)
-        if self.interrupted is not None:
-            descent.load_state(self.interrupted)
-            self.interrupted = None
-        elif self.moments is not None:
-            descent.load_moments(self.moments)
-        return descent
 
     def _descend(self, descent: Descent, lesson: Lesson, batches: Shuffled | Balanced, t: int) -> int:
         """The while loop of Algorithm 1; returns the number of views."""

@@ -48,10 +48,8 @@ class Phases:
             return
         phase = training()
         self.log.begin(name)
-        self.descent = descent = Descent(phase.nets, phase.optimiser, phase.updates, phase.per_epoch)
-        if self.interrupted is not None:
-            descent.load_state(self.interrupted)
-            self.interrupted = None
+        descent = Descent(phase.nets, phase.optimiser, phase.updates, phase.per_epoch)
+        self.descent, self.interrupted = descent.taken_up(self.interrupted), None
         for net in phase.nets:
             net.train().requires_grad_(True)
         self._descend(name, phase, descent)

@@ -111,7 +111,8 @@ class Reference:
         first = self.trainings == 0
         epochs = self.setting.schedule.epochs(config.epochs_first if first else config.epochs_later)
         updates = self.setting.schedule.capped(epochs * batches.per_epoch)
-        self.descent = descent = self._descent(self._optimiser(first), updates, batches.per_epoch)
+        descent = Descent(self._learning(), self._optimiser(first), updates, batches.per_epoch)
+        self.descent, self.interrupted = descent.taken_up(self.interrupted, self.moments), None
         update = Replay(self._update(unlabeled, descent), device)
         self.encoder.learning(True)
         for rows, u in with_draws(batches, names, self.setting.seed, descent.done, device):
@@ -126,15 +127,6 @@ class Reference:
         self.moments = None if config.optimiser.fresh else descent.moments()
         self.descent = None
         return updates, updates * 2 * batches.rows
-
-    def _descent(self, optimiser: OptimiserConfig, updates: int, per_epoch: int) -> Descent:
-        descent = Descent(self._learning(), optimiser, updates, per_epoch)
-        if self.interrupted is not None:
-            descent.load_state(self.interrupted)
-            self.interrupted = None
-        elif self.moments is not None:
-            descent.load_moments(self.moments)
-        return descent
 
     def _update(self, unlabeled: Tensor, descent: Descent) -> Callable[..., Tensor]:
         """One update as a function of the batch's rows and the uniform numbers of its views."""
