@@ -16,13 +16,14 @@ from osscl.methods.method import SHORT
 from osscl.report import thumbnails
 from osscl.report.chapters import chapters_of, flaw_of
 from osscl.report.confusion import by_step, confusion
-from osscl.report.figures import accuracy_curves, accuracy_matrix, drops, forgetting_curves, time_by_phase
+from osscl.report.figures import accuracy_curves, accuracy_matrix, drops, forgetting_curves
 from osscl.report.formats import TableSection, as_csv, as_latex, as_markdown, as_text
 from osscl.report.gate import gate_over_time, pass_rates, score_histograms
 from osscl.report.html import cell, prose, table
 from osscl.report.naming import method_name, setting_words
 from osscl.report.page import build_page, plotly_js
 from osscl.report.tables import headline
+from osscl.report.timing import time_by_phase
 
 RESULTS = Path(__file__).parents[1] / "results"
 VILE = '</script><script>alert("x")</script>'

@@ -48,7 +48,13 @@ def _plot(counts: Counts, names: Sequence[str]) -> dict[str, Any]:
     shares = [[100 * count / max(1, sum(row)) for count in row] for row in counts]
     top = 100 if k <= MOST_NUMBERS else 50  # of many classes most cells are nearly empty
     trace = {
-        **heat([[round(share, 1) for share in row] for row in shares], names, k, "%{text}", top),
+        **heat(
+            [[round(share, 1) if k <= MOST_NUMBERS else round(share) for share in row] for row in shares],
+            names,
+            k,
+            "%{text}",
+            top,
+        ),
         "hovertemplate": "%{y} taken for %{x}: %{z} % of its rows<extra></extra>",
     }
     if k <= MOST_NUMBERS:

@@ -1,4 +1,4 @@
-"""Figures of accuracy and time: records in, figures out."""
+"""Figures of accuracy: records in, figures out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -117,54 +117,3 @@ def heat(z: Any, names: Sequence[str], size: int, text: str, top: float) -> dict
 def category(title: str, turned: bool = False, **more: Any) -> dict[str, Any]:
     direction = {"autorange": "reversed"} if turned else {}
     return axis(title, type="category", showgrid=False, zeroline=False, ticks="", **direction, **more)
-
-
-def time_by_phase(chapter: Chapter) -> Figure:
-    """Where the time went, mean over seeds; what came from the cache counts as it cost when it was made."""
-    totals = [phase_seconds(entry) for entry in chapter.entries]
-    phases = list(dict.fromkeys(name for total in totals for name in total))
-    unit, size = ("minutes", 60.0) if max(sum(total.values()) for total in totals) > 120 else ("seconds", 1.0)
-    keys = tuple(Key(phase, i, phase) for i, phase in enumerate(phases))
-    places = list(range(len(totals)))
-    data = [
-        {
-            "type": "bar", "orientation": "h", "name": key.name, "legendgroup": key.name, "y": places, "width": 0.4,
-            "x": rounded([total.get(key.name, 0.0) / size for total in totals], 3), "marker": {"color": key.color},
-            "customdata": [entry.label for entry in chapter.entries],
-            "hovertemplate": f"{key.name}: %{{x:.2f}} {unit}<extra>%{{customdata}}</extra>",
-        }
-        for key in keys
-    ]  # fmt: skip
-    labels = [_above_bar(i, entry.label) for i, entry in enumerate(chapter.entries)]
-    rows = [
-        (entry.label, *(shown(total[p] / size, 2) if p in total else "—" for p in phases), entry.first.made_by.device)
-        for entry, total in zip(chapter.entries, totals, strict=True)
-    ]
-    devices = ", ".join(dict.fromkeys(run.made_by.device for entry in chapter.entries for run in entry.runs))
-    return Figure(
-        "Time by phase",
-        f"{unit.capitalize()} over all steps, mean over seeds, on {devices}; a reference network from the cache counts "
-        f"as it cost when it was made. {chapter.words}.",
-        (plot(data, barmode="stack", annotations=labels, xaxis=axis(unit, rangemode="tozero"),
-              yaxis=axis("", showticklabels=False, showgrid=False, range=[len(totals) - 0.5, -0.65])),),
-        TableSection(f"Time by phase, {unit}", ("method", *phases, "device"), rows),
-        height=90 + 56 * len(totals),
-        keys=keys,
-    )  # fmt: skip
-
-
-def phase_seconds(entry: Entry) -> dict[str, float]:
-    """Mean over the runs of the seconds of each phase, over all steps."""
-    total: dict[str, float] = {}
-    for run in entry.runs:
-        for step in run.steps:
-            for phase in step.phases:
-                total[phase.name] = total.get(phase.name, 0.0) + phase.seconds / len(entry.runs)
-    return total
-
-
-def _above_bar(place: int, label: str) -> dict[str, Any]:
-    return {
-        "xref": "paper", "x": 0, "xanchor": "left", "y": place - 0.22, "yanchor": "bottom", "text": label,
-        "showarrow": False, "font": {"size": 12},
-    }  # fmt: skip

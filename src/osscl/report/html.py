@@ -46,8 +46,8 @@ def cell(text: str) -> str:
     """A verdict becomes a badge with a sign, so that its colour is not all that tells it."""
     for words, css, sign in ((GOOD, "good", "✓"), (BAD, "bad", "✗"), (OPEN, "open", "○")):
         if text.lower().startswith(words):
-            return f'<span class="badge {css}"><span aria-hidden="true">{sign}</span> {escape(text)}</span>'
-    return f'<span class="missing">{DASH}</span>' if text == DASH else escape(text)
+            return f'<span class="badge {css}"><span aria-hidden="true">{sign}</span> {prose(text)}</span>'
+    return f'<span class="missing">{DASH}</span>' if text == DASH else prose(text)
 
 
 def titled_table(section: TableSection) -> str:

@@ -14,9 +14,14 @@ DEMO = {"ursl (demo)": DEMO_URSL, "labels-only (demo)": DEMO_LABELS_ONLY}
 
 
 def setting_words(scenario: ScenarioSpec) -> str:
-    share = f"P={scenario.labeled_fraction:g}" if scenario.labeled_fraction else f"{scenario.labels_per_class} labels"
     world = f" / {', '.join(scenario.peripheral)}" if scenario.peripheral else ""
-    return ", ".join([f"{scenario.main}{world}", share, f"M={scenario.memory}", *unusual_words(scenario)])
+    return f"{scenario.main}{world}, {condition_words(scenario)}"
+
+
+def condition_words(scenario: ScenarioSpec) -> str:
+    """Labels, memory, and whatever is unusual."""
+    share = f"P={scenario.labeled_fraction:g}" if scenario.labeled_fraction else f"{scenario.labels_per_class} labels"
+    return ", ".join([share, f"M={scenario.memory}", *unusual_words(scenario)])
 
 
 def unusual_words(scenario: ScenarioSpec) -> list[str]:

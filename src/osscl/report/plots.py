@@ -50,7 +50,7 @@ def plot(data: Sequence[dict[str, Any]], **layout: Any) -> dict[str, Any]:
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    return {"title": {"text": title}, "automargin": True, "fixedrange": True, **more}
+    return {"title": {"text": title, "standoff": 10}, "automargin": True, "fixedrange": True, **more}
 
 
 def step_axis(steps: int, title: str = "after step") -> dict[str, Any]:

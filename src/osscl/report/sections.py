@@ -12,13 +12,14 @@ from osscl.frozen import plain
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.confusion import confusion
 from osscl.report.drawing import drawing, explanation
-from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves, keys_of, time_by_phase
+from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves, keys_of
 from osscl.report.formats import TableSection
 from osscl.report.gate import gate_over_time, pass_rates, score_histograms
 from osscl.report.html import cell, details, escape, figure, legend, titled_table
-from osscl.report.naming import method_name, unusual_words
+from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
 from osscl.report.tables import HEADLINE, grouped, headline, headline_row
-from osscl.report.thumbnails import Strip, Tile
+from osscl.report.thumbnails import Strip, StripRow, Tile
+from osscl.report.timing import time_by_phase
 
 KINDS = {
     "seen": "of a class met", "unseen": "of a class to come", "main": "of the main set", "foreign": "of another set",
@@ -67,13 +68,20 @@ def tables_section(sections: Sequence[TableSection]) -> str:
 def chapter_section(chapter: Chapter, banks: Mapping[str, ImageBank], strips: Mapping[str, Strip]) -> str:
     """One setting: all methods together, then a look inside each."""
     compared = [accuracy_curves(chapter), forgetting_curves(chapter)]
+    timed = time_by_phase(chapter)
     drawn = "".join(figure(one) for one in compared if one is not None)
     panels = "".join(_panel(chapter, i, entry, banks, strips) for i, entry in enumerate(chapter.entries))
     return (
-        f"<section id=setting-{chapter.number} class=legend-scope><h2>{escape(chapter.title)}</h2>{_facts(chapter)}"
-        f"{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(time_by_phase(chapter))}"
+        f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_facts(chapter)}"
+        f"{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed) if timed else ''}"
         f"<div class=panels>{_chooser(chapter)}{panels}</div></section>"
     )
+
+
+def _chapter_title(chapter: Chapter) -> str:
+    spec = chapter.first.spec
+    words = f"{condition_words(spec.scenario)}; schedule {spec.schedule.name}"
+    return f"<h2>{escape(chapter.title)} <small>{escape(words)}</small></h2>"
 
 
 def _facts(chapter: Chapter) -> str:
@@ -139,8 +147,8 @@ def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
     )
 
 
-def _tiles(row: object) -> tuple[Tile, ...]:
-    return (*row.let_in, *row.kept_out)  # type: ignore[attr-defined]
+def _tiles(row: StripRow) -> tuple[Tile, ...]:
+    return (*row.let_in, *row.kept_out)
 
 
 def _without_pictures(strip: Strip) -> str:
@@ -156,7 +164,7 @@ def _side(words: str, tiles: Sequence[Tile], name: str, strip: Strip) -> str:
 def _tile(tile: Tile, name: str, places: int) -> str:
     words = f'role=img aria-label="{escape(tile.words)}" title="{escape(tile.words)}"'
     if tile.place is None:
-        return f'<span class="tile {tile.kind}" {words}></span>'
+        return f'<span class="tile blank {tile.kind}" {words}></span>'
     across = 100 * tile.place / max(1, places - 1)
     return (
         f'<span class="tile {tile.kind} {name}" {words} '
@@ -167,19 +175,21 @@ def _tile(tile: Tile, name: str, places: int) -> str:
 def runs_section(records: Sequence[RunRecord]) -> str:
     """How each run can be made again."""
     runs = [run for group in grouped(records) for run in group]
-    return f"<section id=runs><h2>How each run was made</h2>{''.join(map(_run, runs))}</section>"
+    shown = "".join(map(_run, runs))
+    return f"<section id=runs><h2>How each run was made</h2><div class='card runs'>{shown}</div></section>"
 
 
 def _run(run: RunRecord) -> str:
     made = {"id": run.id, **plain(run.made_by), "schedule": describe_schedule(run.spec), **_content(run)}
     facts = "".join(f"<dt>{escape(key)}</dt><dd>{escape('—' if v is None else v)}</dd>" for key, v in made.items())
     spec = escape(json.dumps(spec_to_plain(run.spec), indent=1, ensure_ascii=False))
-    title = f"{method_name(run)}, {run.spec.scenario.main}, schedule {run.spec.schedule.name}, seed {run.spec.seed}"
+    setting = f"{setting_words(run.spec.scenario)}, {run.spec.schedule.name}"
+    title = f"{method_name(run)}: {setting}, seed {run.spec.seed}"
     inside = (
         f"<pre tabindex=0><code>{escape(run.made_by.command)}</code></pre><dl>{facts}</dl>"
         f"{details('Spec', f'<pre tabindex=0><code>{spec}</code></pre>')}"
     )
-    return f"<div class=card>{details(title, inside)}</div>"
+    return details(title, inside)
 
 
 def _content(run: RunRecord) -> dict[str, str]:
