@@ -163,6 +163,14 @@ def test_a_figure_without_values_is_not_drawn(ursl):
     assert "How well the gate tells" not in page and "Accuracy matrix" in page
 
 
+def test_a_threshold_beyond_all_scores_is_still_in_sight(ursl):
+    step = ursl.steps[0]
+    strict = replace(step, gate=replace(step.gate, threshold=-0.9, pseudo_threshold=1.4))
+    chapter = one_chapter(replace(ursl, steps=(strict, *ursl.steps[1:])))
+    low, high = score_histograms(chapter, chapter.entries[0]).plots[0]["layout"]["xaxis"]["range"]
+    assert low < -0.9 and high > 1.4
+
+
 # ----- names
 
 

@@ -47,7 +47,7 @@ def pages(tmp_path_factory):
 def test_every_figure_is_drawn_without_an_error(browser, pages, page, width, dark):
     browser.open(pages[page], width, height=20_000, dark=dark)  # so high that every figure is in sight
     drawn = browser.evaluate(
-        f"{FIGURES}.map(plot => ({{name: plot.closest('figure').querySelector('h4').textContent,"
+        f"{FIGURES}.map(plot => ({{name: plot.closest('figure').querySelector('.title').textContent,"
         " width: plot.querySelector('svg.main-svg')?.getBoundingClientRect().width ?? 0, room: plot.clientWidth,"
         " marks: plot.querySelectorAll('.trace path, .heatmaplayer image, .bars path').length}))"
     )
@@ -80,7 +80,7 @@ def test_no_label_of_a_figure_is_cut_off(browser, pages, width):
         " return [...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .xtitle, .ytitle')]"
         ".filter(text => { const box = text.getBoundingClientRect(); return box.left < room.left - 1"
         " || box.right > room.right + 1 || box.bottom > room.bottom + 1 || box.top < room.top - 1; })"
-        ".map(text => text.textContent + ' in ' + plot.closest('figure').querySelector('h4').textContent); })"
+        ".map(text => text.textContent + ' in ' + plot.closest('figure').querySelector('.title').textContent); })"
     )
     assert cut == []
 

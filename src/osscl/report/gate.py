@@ -97,14 +97,16 @@ def _histogram(gate: GateRecord, low: int, high: int) -> dict[str, Any]:
         total = sum(counts)
         if total:
             data.append(_steps_of(Key(kind, place), centres, [count / total for count in counts[low:high]], total))
-    marks = [_threshold(gate.threshold, "τ_id", "right"), _threshold(gate.pseudo_threshold, "τ_pl", "left")]
+    ends = sorted([centres[0], centres[-1], gate.threshold, gate.pseudo_threshold])
+    middle = (ends[0] + ends[-1]) / 2
+    marks = [_threshold(gate.threshold, "τ_id", 1, middle), _threshold(gate.pseudo_threshold, "τ_pl", 0, middle)]
     return plot(
         data,
         shapes=[shape for shape, _ in marks],
         annotations=[words for _, words in marks],
-        xaxis=axis("score S(x)", range=[centres[0] - width / 2, centres[-1] + width / 2]),
+        xaxis=axis("score S(x)", range=[ends[0] - width / 2, ends[-1] + width / 2]),
         yaxis=axis("share of its kind", rangemode="tozero"),
-        margin={"t": 28},
+        margin={"t": 44},
     )
 
 
@@ -118,14 +120,15 @@ def _steps_of(key: Key, x: Sequence[float], y: Sequence[float], total: int) -> d
     }  # fmt: skip
 
 
-def _threshold(value: float, name: str, side: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A line over the whole height, its name above it: on the left of the lower one, on the right of the higher."""
+def _threshold(value: float, name: str, row: int, middle: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A line over the whole height, its name in a row of its own above it, on the side that has room."""
     shape = {
         "type": "line", "xref": "x", "yref": "paper", "x0": value, "x1": value, "y0": 0, "y1": 1,
         "line": {"color": "@ink", "width": 1.5, "dash": "dash" if name == "τ_id" else "solid"},
     }  # fmt: skip
     words = {
-        "xref": "x", "yref": "paper", "x": value, "y": 1, "yanchor": "bottom", "xanchor": side, "showarrow": False,
+        "xref": "x", "yref": "paper", "x": value, "y": 1, "yanchor": "bottom", "yshift": 16 * row,
+        "xanchor": "left" if value < middle else "right", "showarrow": False,
         "text": f"{name.replace('_', '<sub>')}</sub> = {value:.3f}", "font": {"size": 12},
     }  # fmt: skip
     return shape, words

@@ -72,13 +72,14 @@ def _legend_button(key: Key) -> str:
     )
 
 
-def figure(drawn: Figure) -> str:
-    """A figure that plotly.js fills in, with its numbers as a table beneath."""
+def figure(drawn: Figure, level: int = 4) -> str:
+    """A figure that plotly.js fills in, with its numbers as a table beneath; `level` is its heading's."""
     scope = " legend-scope" if drawn.keys else ""
     keys = legend(drawn.keys) if len(drawn.keys) > 1 else ""
+    title = f"<h{level} class=title>{escape(drawn.title)}</h{level}>"
     alternative = f"{drawn.title}. {drawn.caption} The numbers are in the table below the figure."
     return (
-        f'<figure class="card{scope}"><figcaption><h4>{escape(drawn.title)}</h4></figcaption>{keys}'
+        f'<figure class="card{scope}"><figcaption>{title}</figcaption>{keys}'
         f'<div class=plot style="height:{drawn.height}px" role=img aria-label="{escape(alternative)}"></div>'
         f'{_slider(drawn)}<script type="application/json">{as_json(drawn.plots)}</script>'
         f"<p class=note>{prose(drawn.caption)}</p>{details('The numbers', table(drawn.table))}</figure>"

@@ -69,11 +69,11 @@ def chapter_section(chapter: Chapter, banks: Mapping[str, ImageBank], strips: Ma
     """One setting: all methods together, then a look inside each."""
     compared = [accuracy_curves(chapter), forgetting_curves(chapter)]
     timed = time_by_phase(chapter)
-    drawn = "".join(figure(one) for one in compared if one is not None)
+    drawn = "".join(figure(one, 3) for one in compared if one is not None)
     panels = "".join(_panel(chapter, i, entry, banks, strips) for i, entry in enumerate(chapter.entries))
     return (
         f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_facts(chapter)}"
-        f"{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed) if timed else ''}"
+        f"{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed, 3) if timed else ''}"
         f"<div class=panels>{_chooser(chapter)}{panels}</div></section>"
     )
 
