@@ -25,15 +25,17 @@ from osscl.report.page import build_page, plotly_js
 from osscl.report.tables import headline
 from osscl.report.timing import time_by_phase
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = Path(__file__).parents[1] / "results" / "h200"
+KEPT = ("74b601c5757f", "b0b47ab564f0", "b2a9c891ac35")
 VILE = '</script><script>alert("x")</script>'
 
 
 @pytest.fixture(scope="module")
 def kept():
+    """Three that stay as they are, whatever is recorded later: two on one stream, one on another."""
     records, problems = read_records(RESULTS)
     assert not problems
-    return records
+    return [record for record in records if record.id.rpartition("-")[2] in KEPT]
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,7 @@ def browser(tmp_path_factory):
 def pages(tmp_path_factory):
     """The page of the recorded runs, and the page of a small demo with its pictures."""
     folder = tmp_path_factory.mktemp("pages")
-    kept, _ = read_records(Path(__file__).parents[1] / "results")
+    kept, _ = read_records(Path(__file__).parents[1] / "results" / "h200")
     claims = TableSection("Claims", ("claim", "verdict"), [("each loss term helps", "undecided (n=1)")], "n=1")
     (folder / "results.html").write_text(build_page(kept, sections=[claims]), encoding="utf-8")
     options = Options(out=folder / "runs", device="cpu", share_references=False)
@@ -45,7 +45,7 @@ def pages(tmp_path_factory):
     ("page", "width", "dark"), [*itertools.product(["results", "demo"], [DESKTOP, PHONE], [False, True])]
 )
 def test_every_figure_is_drawn_without_an_error(browser, pages, page, width, dark):
-    browser.open(pages[page], width, height=20_000, dark=dark)  # so high that every figure is in sight
+    browser.open(pages[page], width, height=40_000, dark=dark)  # so high that every figure is in sight
     drawn = browser.evaluate(
         f"{FIGURES}.map(plot => ({{name: plot.closest('figure').querySelector('.title').textContent,"
         " width: plot.querySelector('svg.main-svg')?.getBoundingClientRect().width ?? 0, room: plot.clientWidth,"
@@ -61,7 +61,7 @@ def test_every_figure_is_drawn_without_an_error(browser, pages, page, width, dar
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 @pytest.mark.parametrize("page", ["results", "demo"])
 def test_nothing_sticks_out_sideways(browser, pages, page, width):
-    browser.open(pages[page], width, height=20_000)
+    browser.open(pages[page], width, height=40_000)
     browser.evaluate("document.querySelectorAll('details').forEach(box => box.open = true)")
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     wide = browser.evaluate(
@@ -74,7 +74,7 @@ def test_nothing_sticks_out_sideways(browser, pages, page, width):
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_no_label_of_a_figure_is_cut_off(browser, pages, width):
-    browser.open(pages["results"], width, height=20_000)
+    browser.open(pages["results"], width, height=40_000)
     cut = browser.evaluate(
         f"{FIGURES}.flatMap(plot => {{ const room = plot.getBoundingClientRect();"
         " return [...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .xtitle, .ytitle')]"
@@ -102,7 +102,7 @@ def test_the_page_follows_the_system_and_the_button(browser, pages):
 
 
 def test_choosing_a_method_shows_its_figures(browser, pages):
-    browser.open(pages["results"], DESKTOP, height=20_000)
+    browser.open(pages["results"], DESKTOP, height=40_000)
     shown = "[...document.querySelectorAll('.panel')].filter(p => p.offsetParent).map(p => p.id)"
     before = browser.evaluate(shown)
     browser.evaluate(
@@ -116,7 +116,7 @@ def test_choosing_a_method_shows_its_figures(browser, pages):
 
 
 def test_the_slider_moves_through_the_steps(browser, pages):
-    browser.open(pages["results"], DESKTOP, height=20_000)
+    browser.open(pages["results"], DESKTOP, height=40_000)
     slider = "document.querySelector('.panel:not([hidden]) .slider input[aria-label^=Scores]')"
     threshold = f"{slider}.closest('figure').querySelector('.annotation-text').textContent"
     last = browser.evaluate(threshold)
@@ -126,7 +126,7 @@ def test_the_slider_moves_through_the_steps(browser, pages):
 
 
 def test_a_legend_hides_its_lines(browser, pages):
-    browser.open(pages["demo"], DESKTOP, height=20_000)
+    browser.open(pages["demo"], DESKTOP, height=40_000)
     lines = "document.querySelector('section.legend-scope .two .plot').querySelectorAll('.scatterlayer .trace').length"
     before = browser.evaluate(lines)
     browser.evaluate("document.querySelector('section.legend-scope > .legend button').click()")
@@ -149,7 +149,7 @@ def test_the_keyboard_reaches_everything_in_order(browser, pages):
 
 
 def test_every_figure_has_words_and_a_table(browser, pages):
-    browser.open(pages["results"], DESKTOP, height=20_000)
+    browser.open(pages["results"], DESKTOP, height=40_000)
     assert browser.evaluate(
         "[...document.querySelectorAll('figure')].every(f => f.querySelector('.plot').getAttribute('aria-label')"
         " && f.querySelector('details table tbody tr'))"
@@ -158,11 +158,11 @@ def test_every_figure_has_words_and_a_table(browser, pages):
 
 
 def test_pictures_are_shown_where_the_data_is_at_hand(browser, pages):
-    browser.open(pages["demo"], DESKTOP, height=20_000)
+    browser.open(pages["demo"], DESKTOP, height=40_000)
     pictures = (
         "[...document.querySelectorAll('.tile[role=img]')].filter(t => getComputedStyle(t).backgroundImage != 'none')"
     )
     assert browser.evaluate(f"{pictures}.length") >= 16
-    browser.open(pages["results"], DESKTOP, height=20_000)
+    browser.open(pages["results"], DESKTOP, height=40_000)
     assert browser.evaluate(f"{pictures}.length") == 0
     assert "the data was not at hand" in browser.evaluate("document.querySelector('.strip .note').textContent")

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from osscl.experiments.demo import DEMO_LABELS_ONLY, DEMO_URSL
 from osscl.experiments.record import RunRecord
+from osscl.experiments.sizes import demo_sized, on_small_net
+from osscl.experiments.spec import name_of
 from osscl.frozen import content_id, plain
-from osscl.methods import CONFIGURATIONS, on_small_net
+from osscl.methods import CONFIGURATIONS
 from osscl.stream.scenario import ScenarioSpec
 
 MOST_CHANGES = 3  # that a name spells out
-DEMO = {"ursl (demo)": DEMO_URSL, "labels-only (demo)": DEMO_LABELS_ONLY}
 
 
 def setting_words(scenario: ScenarioSpec) -> str:
@@ -35,10 +35,12 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
 
 
 def method_name(record: RunRecord) -> str:
-    """The configuration's name; of one that has none, the nearest named one and what was changed in it."""
-    if not record.configuration.endswith("*"):
+    """The configuration's name; of one that has none, or no longer, the nearest named one and what differs from it."""
+    method, name = record.spec.method, name_of(record.spec)
+    if not name.endswith("*"):
+        return name
+    if type(method) not in map(type, CONFIGURATIONS.values()):
         return record.configuration
-    method = record.spec.method
     near = [(name, changes(plain(config), plain(method))) for name, config in _named_configs(type(method))]
     if near:
         name, changed = min(near, key=lambda one: len(one[1]))
@@ -48,10 +50,9 @@ def method_name(record: RunRecord) -> str:
 
 
 def _named_configs(kind: type) -> Iterator[tuple[str, Any]]:
-    for name, config in {**DEMO, **CONFIGURATIONS}.items():
+    for name, config in CONFIGURATIONS.items():
         if type(config) is kind:
-            yield name, config
-            yield name, on_small_net(config)
+            yield from ((name, sized) for sized in (config, on_small_net(config), demo_sized(config)))
 
 
 def changes(base: Mapping[str, Any], other: Mapping[str, Any], where: str = "") -> dict[str, str]:
