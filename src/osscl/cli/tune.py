@@ -79,18 +79,15 @@ def typed(name: str | None, flags: dict[str, Any]) -> list[str]:
 
 
 def carry_out(search: "Search", options: Any, trials: int, timeout: float | None, command: Sequence[str]) -> None:
-    from dataclasses import replace
-
     from osscl.cli.show import console, quoted, watching
     from osscl.experiments.trials import best, open_study, tried
     from osscl.experiments.tune import tune
 
     stopped = False
-    with watching("trial") as watcher:
-        try:
-            tune(search, replace(options, watcher=watcher), trials, timeout)
-        except Stopped:
-            stopped = True
+    try:
+        tune(search, options, trials, timeout, watching)
+    except Stopped:
+        stopped = True
     found = tried(open_study(search))
     console().print(shown(found, search))
     leader = best(found)

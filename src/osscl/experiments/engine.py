@@ -161,11 +161,11 @@ def _cluster(address: str | None) -> Iterator[Any]:
         import ray
     except ImportError:
         raise UserError('the engine ray needs Ray: pip install "osscl[ray]"') from None
+    if address is not None:
+        _refuse_silence(address)
     if ray.is_initialized():
         yield ray
         return
-    if address is not None:
-        _refuse_silence(address)
     try:
         _connect(ray, address)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:

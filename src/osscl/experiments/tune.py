@@ -2,19 +2,26 @@
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from statistics import median
 from typing import Any
 
 from osscl.errors import Diverged, SpecError, Stopped
-from osscl.experiments.checkpoint import Options, Watcher
+from osscl.experiments.checkpoint import Options, Unwatched, Watcher
 from osscl.experiments.engine import carry_out_one
 from osscl.experiments.record import RunRecord, StepRecord
 from osscl.experiments.space import changed
 from osscl.experiments.spec import RunSpec
 from osscl.experiments.trials import Search, again, begin, held, open_study
 from osscl.methods.method import Progress
+
+Watch = Callable[[str], AbstractContextManager[Watcher]]  # who looks on at a trial, by its title
+
+
+def nobody(title: str) -> AbstractContextManager[Watcher]:
+    return nullcontext(Unwatched())
 
 
 class Pruned(Exception):
@@ -28,7 +35,7 @@ def on_validation_rows(spec: RunSpec) -> RunSpec:
     return replace(spec, scenario=replace(spec.scenario, validation_share=0.1))
 
 
-def tune(search: Search, options: Options, trials: int, seconds: float | None = None) -> None:
+def tune(search: Search, options: Options, trials: int, seconds: float | None = None, watch: Watch = nobody) -> None:
     """Try points of the space until there are `trials`, over all workers and sessions; Stopped where time is up."""
     study, deadline = open_study(search), None if seconds is None else time.monotonic() + seconds
     while True:
@@ -40,7 +47,8 @@ def tune(search: Search, options: Options, trials: int, seconds: float | None = 
             if trial is None:
                 return
             limited = options if left is None else replace(options, max_minutes=left / 60)
-            _finish(study, trial, search, limited)
+            with watch(f"trial {trial.number}") as watcher:
+                _finish(study, trial, search, replace(limited, watcher=watcher))
 
 
 def _finish(study: Any, trial: Any, search: Search, options: Options) -> None:
@@ -58,8 +66,6 @@ def _finish(study: Any, trial: Any, search: Search, options: Options) -> None:
         again(study, trial.number, trial.params)
         raise
     else:
-        for t, overall in enumerate(record.overall):
-            trial.report(overall, t)
         study.tell(trial, record.final)
 
 
@@ -74,14 +80,15 @@ def _run(study: Any, trial: Any, search: Search, options: Options) -> RunRecord:
     judge = Judge(study, trial, search.prune_after, options.watcher)
     with held(search.lock(spec.id)):  # who drew the same point waits, and then finds the record
         if (twin := _pruned_before(study, spec.id)) is not None:
-            for t, overall in twin.intermediate_values.items():
-                trial.report(overall, t)
+            judge.hears(twin.intermediate_values)
             raise Pruned
         try:
-            return carry_out_one(spec, replace(options, out=search.folder / "runs", watcher=judge))
+            record = carry_out_one(spec, replace(options, out=search.folder / "runs", watcher=judge))
         except Pruned:
             (search.folder / "runs" / spec.id / "checkpoint.safetensors").unlink(missing_ok=True)  # nobody goes on
             raise
+    judge.hears(dict(enumerate(record.overall)))
+    return record
 
 
 def _pruned_before(study: Any, run: str) -> Any:
@@ -104,7 +111,15 @@ class Judge:
     """Looks on at a trial, stores its accuracy after each step, and ends it where it falls behind."""
 
     def __init__(self, study: Any, trial: Any, least: int, beside: Watcher) -> None:
-        self.study, self.trial, self.least, self.beside = study, trial, max(1, least), beside
+        self.study, self.trial, self.least, self.beside = study, trial, least, beside
+        self.heard: set[int] = set()
+
+    def hears(self, by_step: Mapping[int, float]) -> None:
+        """Store what is not stored yet: a run that went on, or was there already, tells of its steps at the end."""
+        for t, overall in by_step.items():
+            if t not in self.heard:
+                self.trial.report(overall, t)
+                self.heard.add(t)
 
     def progress(self, t: int, steps: int, progress: Progress) -> None:
         self.beside.progress(t, steps, progress)
@@ -113,7 +128,7 @@ class Judge:
         from optuna.trial import TrialState
 
         self.beside.stepped(t, steps, overall, record)
-        self.trial.report(overall, t)
+        self.hears({t: overall})
         others = self.study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
         then = [other.intermediate_values[t] for other in others if t in other.intermediate_values]
         if t + 1 < steps and falls_behind(overall, then, self.least):
