@@ -123,11 +123,13 @@ def _as_json(value: Any) -> str:
 
 def value_at(config: Any, field: str) -> Any:
     """The value of a field by its dotted name."""
-    value = config
-    for name in field.split("."):
+    value, parts = config, field.split(".")
+    for depth, name in enumerate(parts, 1):
         names = list(getattr(value, "__dataclass_fields__", {}))
+        if not names:
+            raise SpecError(f"{field}: {name!r} is not a field of a group of fields")
         if name not in names:
-            raise unknown("field", field, names) if names else SpecError(f"{field}: {name!r} is not a field of a group")
+            raise unknown("field", ".".join(parts[:depth]), names)
         value = getattr(value, name)
     return value
 
