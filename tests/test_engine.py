@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -186,6 +187,33 @@ def test_our_own_bug_on_ray_keeps_its_traceback(cluster, here):
     watch = functools.partial(refused, ZeroDivisionError("a bug"))
     with pytest.raises(cluster.exceptions.RayTaskError, match="ZeroDivisionError: a bug"):
         list(carry_out([BASE], Options(out=here / "ray"), Engine("ray"), watch))
+
+
+class Slow(Unwatched):
+    def progress(self, t, steps, progress):
+        time.sleep(0.3)
+
+
+def slowly(spec):
+    return contextlib.nullcontext(Slow())
+
+
+def test_runs_on_ray_that_are_interrupted_save_their_state_and_go_on(cluster, here, monkeypatch):
+    wait, spec = cluster.wait, with_seed(BASE, 5)
+    folder = here / "ray" / spec.id
+
+    def interrupted(*args, **kwargs):
+        while not (folder / "checkpoint.safetensors").exists():  # it has begun
+            time.sleep(0.05)
+        monkeypatch.setattr(cluster, "wait", wait)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "wait", interrupted)
+    with pytest.raises(Stopped):
+        list(carry_out([spec], Options(out=here / "ray"), Engine("ray"), slowly))
+    assert (folder / "checkpoint.safetensors").exists() and not (folder / f"{spec.id}.json").exists()
+    (record,) = carry_out([spec], Options(out=here / "ray"))  # nobody holds its folder any more
+    assert record.made_by.sessions == 2
 
 
 @pytest.mark.parametrize(

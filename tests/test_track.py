@@ -93,7 +93,7 @@ def test_without_the_flag_nothing_is_imported(tmp_path):
         "from osscl.cli import main\n"
         "try: main()\n"
         "except SystemExit as ended: assert not ended.code, ended.code\n"
-        "found = {name.split('.')[0] for name in sys.modules} & {'tensorboard', 'ray', 'optuna', 'sqlalchemy', 'plotly'}\n"
+        "found = {name.split('.')[0] for name in sys.modules} & {'tensorboard', 'ray', 'optuna', 'sqlalchemy'}\n"
         "assert not found, found"
     )
     alone = {**os.environ, "OSSCL_CACHE": str(tmp_path / "cache"), "OSSCL_COMMIT": "here", "OMP_NUM_THREADS": "1"}

@@ -24,6 +24,7 @@ from osscl.stream.step import Stream
 ENGINES = ("local", "ray")
 RETRIES = 3  # of a run whose worker is lost; it goes on from its last checkpoint
 SECONDS_TO_ANSWER = 5.0
+SECONDS_TO_SAVE = 30.0
 
 Watch = Callable[[RunSpec], AbstractContextManager[Watcher]]  # who looks on at a run; for Ray it must pickle
 
@@ -97,9 +98,10 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
             while waiting:
                 (done,), _ = ray.wait(list(waiting), num_returns=1)
                 yield _received(ray, done, waiting.pop(done), sent)
+        except (KeyboardInterrupt, SystemExit):  # Ray makes a polite kill a SystemExit
+            raise Stopped from None
         finally:
-            for task in waiting:
-                ray.cancel(task)  # a polite interrupt: what has begun saves its state
+            _stop(ray, list(waiting))
 
 
 def _submit(
@@ -146,6 +148,14 @@ def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord
     if not _file(spec, options).exists():  # the worker's disk is not ours
         write_record(record, _file(spec, options))
     return record
+
+
+def _stop(ray: Any, tasks: Sequence[Any]) -> None:
+    """A polite interrupt, and time for what has begun to save its state."""
+    for task in tasks:
+        ray.cancel(task)
+    if tasks:
+        ray.wait(tasks, num_returns=len(tasks), timeout=SECONDS_TO_SAVE)
 
 
 def _file(spec: RunSpec, options: Options) -> Path:
