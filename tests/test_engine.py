@@ -13,7 +13,7 @@ import pytest
 
 from osscl.errors import SpecError, Stopped, UserError
 from osscl.experiments import engine as engines
-from osscl.experiments.checkpoint import Options, Unwatched
+from osscl.experiments.checkpoint import Options, Unwatched, occupied
 from osscl.experiments.engine import Engine, carry_out, shared_reference
 from osscl.experiments.record import record_to_plain
 from osscl.experiments.spec import EXPERIMENTS, make_spec, with_seed
@@ -187,6 +187,12 @@ def test_our_own_bug_on_ray_keeps_its_traceback(cluster, here):
     watch = functools.partial(refused, ZeroDivisionError("a bug"))
     with pytest.raises(cluster.exceptions.RayTaskError, match="ZeroDivisionError: a bug"):
         list(carry_out([BASE], Options(out=here / "ray"), Engine("ray"), watch))
+
+
+def test_a_run_that_another_process_is_at_is_left_to_it(cluster, here):
+    with occupied(here / "ray" / BASE.id), pytest.raises(UserError, match="another process is at work"):
+        list(carry_out([BASE], Options(out=here / "ray"), Engine("ray")))
+    assert not (here / "ray" / BASE.id / f"{BASE.id}.json").exists()
 
 
 class Slow(Unwatched):

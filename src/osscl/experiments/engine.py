@@ -165,7 +165,7 @@ def _file(spec: RunSpec, options: Options) -> Path:
 @contextlib.contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
     """Ray, connected: to the cluster that the caller is connected to, to the one at `address`, or to one made here."""
-    if address is not None:  # where nobody who answers is Ray, it would ask twenty times, for a quarter of an hour
+    if address is not None:  # where whoever answers is not Ray, it would ask twenty times, 40 s each
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     try:
         import ray
