@@ -101,8 +101,8 @@ def _pruned_before(study: Any, run: str) -> Any:
 def falls_behind(value: float, others: Sequence[float], least: int) -> bool:
     """Below the median of what at least so many others had after the same step.
 
-    Optuna's own median rule takes the best value so far, which here is nearly always the first step's: accuracy falls as
-    classes come, so it would hardly ever prune.
+    Optuna's own median rule takes the best value so far, which here is nearly always the first step's: accuracy falls
+    as classes come, so it would hardly ever prune.
     """
     return len(others) >= least and value < median(others)
 
