@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from osscl import __version__
-from osscl.cli import bench, data, demo, model, report, run, study
+from osscl.cli import bench, compare, data, demo, model, report, run, study, tune
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
@@ -30,6 +30,8 @@ app.command("run")(run.run)
 app.command("runs")(run.runs)
 app.command("list")(run.names)
 app.command("stream")(run.stream)
+app.command("compare")(compare.compare)
+app.command("tune")(tune.tune)
 app.command("predict")(model.predict)
 app.command("report")(report.report)
 app.command("bench")(bench.bench)
