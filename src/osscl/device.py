@@ -1,7 +1,8 @@
 """What a device profits from: its precision, compiled functions, and updates captured as CUDA graphs."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -114,3 +115,28 @@ class Replay:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.output = self.update(*self.inputs)
+
+
+class SideBySide:
+    """Independent work on streams of its own, so that small kernels share a GPU; elsewhere one after another."""
+
+    def __init__(self, device: torch.device | None) -> None:
+        self.device = device if device is not None and device.type == "cuda" else None
+        self.streams: list[torch.cuda.Stream] = []
+
+    @contextlib.contextmanager
+    def another(self) -> Iterator[None]:
+        """Work that may begin with what was done before, and is not waited for."""
+        if self.device is None:
+            yield
+            return
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        self.streams.append(stream)
+        with torch.cuda.stream(stream):
+            yield
+
+    def join(self) -> None:
+        """What comes after this comes after all of it."""
+        for stream in self.streams:
+            torch.cuda.current_stream(self.device).wait_stream(stream)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osscl.data.images import Labeled, columns_of
-from osscl.device import Replay
+from osscl.device import Replay, SideBySide
 from osscl.frozen import require, require_choices
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
@@ -177,15 +177,19 @@ class GemUpdate:
 
     def _find(self, rows: Tensor, u: Tensor, past_u: Tensor | None = None) -> Tensor:
         """Every gradient into its row; returns their products, (k + 1, k + 1)."""
+        apart = self.agent.config.memory_statistics == "apart"
+        beside = SideBySide(rows.device if apart else None)
         if past_u is not None:
             parts = past_u.split([len(part) for part in self.past])
             for i, (part, columns, v) in enumerate(zip(self.past, self.past_columns, parts, strict=True)):
-                apart = self.agent.config.memory_statistics == "apart"
-                self._gradient(i, part.images, columns, v, apart=apart)
-        self._gradient(-1, self.labeled.images[rows], self.columns[rows], u, apart=False)
+                with beside.another():
+                    self._gradient(i, part.images, columns, v, apart=apart)
+        loss = self._gradient(-1, self.labeled.images[rows], self.columns[rows], u, apart=False)
+        beside.join()
+        self.loss.copy_(loss)
         return self.gradients @ self.gradients.T
 
-    def _gradient(self, i: int, images: Tensor, columns: Tensor, u: Tensor, *, apart: bool) -> None:
+    def _gradient(self, i: int, images: Tensor, columns: Tensor, u: Tensor, *, apart: bool) -> Tensor:
         model = self.agent.model
         x = weak_view(images, u, self.agent.views)
         if apart:
@@ -196,7 +200,7 @@ class GemUpdate:
         loss = F.cross_entropy(logits, columns)
         parts = torch.autograd.grad(loss, list(model.parameters()))
         self.gradients[i] = torch.cat([part.flatten() for part in parts])
-        self.loss.copy_(loss.detach())
+        return loss.detach()
 
     def _move(self, weights: Tensor, descent: Descent) -> Tensor:
         g = self.gradients[-1] + weights @ self.gradients[:-1]
