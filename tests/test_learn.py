@@ -503,6 +503,16 @@ def test_weighted_ridge_is_the_brute_force_solution_with_classes_of_equal_weight
     np.testing.assert_allclose(bias.numpy(), solution[-1], atol=1e-6)
 
 
+def test_a_row_of_twice_the_mass_stands_for_two():
+    rng = torch.Generator().manual_seed(0)
+    x, targets = torch.randn(6, 3, generator=rng, dtype=torch.double), torch.tensor([0, 1, 2, 0, 1, 2])
+    mass = torch.tensor([2.0, 2.0, 2.0, 1.0, 1.0, 1.0], dtype=torch.double) * 6 / 9
+    heavy = weighted_ridge(x, targets, 3, 6.0, mass)
+    twice = weighted_ridge(torch.cat((x, x[:3])), torch.cat((targets, targets[:3])), 3, 9.0)
+    for one, other in zip(heavy, twice, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
 @pytest.mark.parametrize("copies", [0, 2])
 @pytest.mark.parametrize("classes", [[3, 0, 5], [5, 3, 0]])
 def test_the_ridge_head_is_weighted_ridge_regression_on_the_sphere_times_a_scale(copies, classes):

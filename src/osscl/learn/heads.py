@@ -30,6 +30,7 @@ class HeadConfig:
     momentum: float = 0.9
     penalty: float = 10.0  # ridge
     copies: int = 20  # ridge: augmented copies of each image beside the plain one
+    plain: float = added_later(1.0, legacy=1.0)  # ridge: what the plain image weighs, one of its copies being 1
     # Unlabelled rows beside the labelled ones: none (the paper), those above tau_pl with the nearest prototype's class,
     # or those above tau_id with the class that the head itself gives them.
     pseudo: Literal["none", "gate", "self"] = added_later("none", legacy="none")
@@ -42,6 +43,7 @@ class HeadConfig:
         require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
         require(self.penalty > 0, self, "penalty", "positive")
         require(0 <= self.copies <= 1000, self, "copies", "in [0, 1000]")
+        require(self.plain > 0, self, "plain", "positive")
 
 
 @dataclass(frozen=True)
@@ -98,18 +100,35 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     targets = fit.targets().repeat(copies + 1)
     centre = features.mean(0)
     x = F.normalize(features - centre, dim=1).double()
-    weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty)
+    weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, _mass(config, len(fit.data), x))
     # Which images stand apart for the temperature: every second one of each class.
     apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
     scale = calibration(x, targets, apart, len(fit.classes), config.penalty)
     return Head((scale * weight).float(), (scale * bias).float(), centre)
 
 
-def weighted_ridge(x: Tensor, targets: Tensor, k: int, penalty: float) -> tuple[Tensor, Tensor]:
-    """Least squares on one-hot targets with an L2 penalty; each class weighs the same. Weight (k, d) and bias (k,)."""
-    counts = torch.bincount(targets, minlength=k).clamp(min=1)
-    weights = (len(targets) / k / counts)[targets].double()  # about 1, so that the penalty keeps its meaning
+def _mass(config: HeadConfig, n: int, x: Tensor) -> Tensor | None:
+    """What each row weighs, the plain images first; about 1, so that the penalty keeps its meaning."""
+    if config.plain == 1:
+        return None
+    mass = torch.ones_like(x[:, 0])
+    mass[:n] = config.plain
+    return mass / mass.mean()
+
+
+def weighted_ridge(
+    x: Tensor, targets: Tensor, k: int, penalty: float, mass: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Least squares on one-hot targets with an L2 penalty; each class weighs the same. Weight (k, d) and bias (k,).
+
+    Within its class a row weighs by `mass` (n,), or as any other.
+    """
     y = F.one_hot(targets, k).double()
+    counts = torch.bincount(targets, minlength=k) if mass is None else y.T @ mass
+    weights = (len(targets) / k / counts.clamp(min=1))[
+        targets
+    ].double()  # about 1, so that the penalty keeps its meaning
+    weights = weights if mass is None else weights * mass
     total = weights.sum()
     x_mean, y_mean = weights @ x / total, weights @ y / total
     xc, yc = x - x_mean, y - y_mean
