@@ -118,6 +118,8 @@ class Estimate:
         self.ends: list[tuple[int, float]] = []
 
     def stepped(self, t: int) -> None:
+        if self.ends and t <= self.ends[-1][0]:
+            self.ends.clear()  # the next run began
         self.ends.append((t, time.monotonic()))
 
     def left(self, t: int, steps: int) -> float | None:
