@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 
 from osscl.cli import main
+from osscl.cli.wanted import carry_out
 from osscl.data import benchmarks
 from osscl.experiments.cells import Published
+from osscl.experiments.checkpoint import Options, occupied
+from osscl.experiments.limits import LIMITS
 from osscl.experiments.outcomes import measured, outcome, outcomes
 from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, together
 from osscl.experiments.stand_in import on_demo
@@ -135,17 +138,16 @@ def trained(records):
     ]
 
 
-def test_ablations_train_each_distinct_reference_once_a_seed(osscl, tmp_path, monkeypatch):
+def test_ablations_train_each_distinct_reference_once_a_seed(tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
-    for id in ("T4", "T5", "T15"):
-        assert osscl("table", id, *ON_DEMO, "--out", tmp_path / "runs")[0] == 0
-    records = records_of(tmp_path / "runs")
-    demo = {id: on_demo(TABLES[id]) for id in ("T4", "T5", "T15")}
-    one_stream = {cell.spec(SMOKE, 0).id for id in ("T4", "T5") for cell in demo[id].cells}
-    policies = {cell.spec(SMOKE, 0).id for cell in demo["T15"].cells}
+    monkeypatch.setenv("OSSCL_COMMIT", "here")
+    tiny = replace(SMOKE, max_updates=1, row_cap=64)
+    demo = {id: on_demo(TABLES[id]).cells for id in ("T4", "T5", "T15")}
+    one_stream, policies = runs_of([*demo["T4"], *demo["T5"]], tiny, [0]), runs_of(demo["T15"], tiny, [0])
     assert len(one_stream) == 10 and len(policies) == 5
-    assert len(trained(records[id] for id in one_stream)) == 5  # one a step of the stream, for ten runs
-    assert len(trained(records[id] for id in policies)) == 5
+    options = Options(tmp_path / "runs", device="cpu")
+    for specs in (one_stream, policies):
+        assert len(trained(carry_out(specs, options))) == 5  # one a step of the stream, however many runs
     assert len(list((tmp_path / "cache" / "references").glob("*.safetensors"))) == 10
 
 
@@ -343,8 +345,6 @@ def test_a_record_in_results_is_not_made_again(osscl, world, tmp_path, monkeypat
 
 
 def test_two_processes_do_not_write_the_same_record(refused, osscl, tmp_path):
-    from osscl.experiments.checkpoint import occupied
-
     (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
     command = ["table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs"]
     with occupied(tmp_path / "runs" / spec.id):
@@ -360,3 +360,63 @@ def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
     assert osscl(*command)[0] == 0
     sessions = [json.loads(path.read_text())["made_by"]["sessions"] for path in tmp_path.glob("runs/*/*-s0-*.json")]
     assert sorted(sessions) == [1, 1, 2]
+
+
+# ----- figures, limitations, claims
+
+
+@pytest.mark.parametrize("id", LIMITS)
+def test_every_cell_of_a_limitation_gets_a_record(osscl, world, id):
+    code, shown, errors = osscl("experiments", id, *ON_DEMO, "--out", world / "runs")
+    assert (code, errors) == (0, "") and id in shown and "not run" not in shown
+    for one in outcomes(on_demo(LIMITS[id]), records_of(world / "runs"), SMOKE, [0]):
+        assert len(one.records) == 1, one.cell.name
+
+
+def test_limitations_vary_one_thing_each():
+    for id, field, values in (
+        ("L1", "imbalance", {1, 10, 30}), ("L2", "unrelated", {9000, 900, 180}), ("L3", "memory", {500, 200, 100})
+    ):  # fmt: skip
+        cells = LIMITS[id].cells
+        assert {getattr(cell.scenario, field) for cell in cells} == values
+        assert {cell.configuration for cell in cells} == {"co2l", "ursl", "ursl-plus"}
+    assert {cell.scenario.memory for cell in on_demo(LIMITS["L3"]).cells} == {30, 12, 10}
+
+
+def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refused, world, tmp_path):
+    command = ["figure", "F1", *ON_DEMO, "--out", world / "runs", "--svg", tmp_path / "f1.svg"]
+    code, shown, _ = osscl(*command)
+    assert code == 0 and "seen classes" in shown and "n=1" in shown and "schedule smoke" in shown
+    assert (tmp_path / "f1.svg").read_text().startswith("<svg ")
+    refused(*command, words=["f1.svg exists", "nothing is overwritten"])
+    empty = ["figure", "F1", *ON_DEMO, "--no-run", "--out", tmp_path / "none", "--svg", tmp_path / "other.svg"]
+    refused(*empty, words="nothing to draw")
+    assert not (tmp_path / "other.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["figure", "F3"], ["unknown figure 'F3'", "F1, F2"]),
+        (["figure", "F1", "--seeds", "x"], "seeds must be written as"),
+        (["experiments", "L4"], ["unknown experiment 'L4'", "L1, L2, L3"]),
+        (["experiments", "L1", "--cells", "x"], "unknown cell of L1 'x'"),
+        (["experiments", "L1", "--shard", "2"], "a shard is written i/n"),
+        (["claims", "--schedule", "long"], "unknown schedule 'long'"),
+        (["claims", "--results", "nowhere"], "no folder nowhere"),
+        (["claims", "--format", "pdf"], "unknown format 'pdf'"),
+        (["table"], "Missing argument"),
+        (["figure"], "Missing argument"),
+    ],
+)
+def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
+    refused(*args, words=words)
+
+
+def test_claims_go_by_whatever_is_recorded(osscl, world):
+    osscl("table", "T5", *ON_DEMO, "--out", world / "runs")
+    code, shown, errors = osscl("claims", "--out", world / "runs", "--format", "csv")
+    assert (code, errors) == (0, "")
+    line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
+    assert "undecided" in line and "smoke on demo data" in line and "(n=1)" in line
+    assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]

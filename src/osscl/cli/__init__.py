@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from osscl import __version__
-from osscl.cli import bench, data, demo, model, run, study, table
+from osscl.cli import bench, claims, data, demo, figure, model, run, study, table
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
@@ -31,6 +31,9 @@ app.command("runs")(run.runs)
 app.command("list")(run.names)
 app.command("stream")(run.stream)
 app.command("table")(table.table)
+app.command("figure")(figure.figure)
+app.command("experiments")(figure.experiments)
+app.command("claims")(claims.claims)
 app.command("predict")(model.predict)
 app.command("bench")(bench.bench)
 app.command("study")(study.study)

@@ -123,7 +123,7 @@ class Estimate:
         self.ends.append((t, time.monotonic()))
 
     def left(self, t: int, steps: int) -> float | None:
-        if len(self.ends) < 2:
+        if len(self.ends) < 2 or t <= self.ends[-1][0]:  # too early, or a run before this one
             return None
         (t0, first), (t1, last) = self.ends[0], self.ends[-1]
         a_step = (last - first) / (t1 - t0)
