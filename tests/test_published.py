@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from osscl.experiments.published import published
 from osscl.experiments.search import CHOSEN, SEARCH_SPACE, TIED, chosen_rows, flat, search_rows
 from osscl.experiments.spec import configuration
-from osscl.experiments.tables import FIGURES, TABLES, published_for
+from osscl.experiments.tables import FIGURES, TABLES
 from osscl.frozen import plain
 from osscl.methods.method import PAPER
 
@@ -282,5 +283,5 @@ def test_every_number_of_the_page_is_carried():
 
 def test_names_are_unique_and_a_scenario_finds_its_number():
     assert len({(id, cell.name) for id, cell in EVERY}) == len(EVERY)
-    assert published_for(named("T2", "p10-cifar10/ursl").scenario).mean == 37.5
-    assert published_for(named("T10", "only-supervised/ursl").scenario) is None
+    assert published(named("T2", "p10-cifar10/ursl").scenario) == (37.5, 0.4)
+    assert published(named("T10", "only-supervised/ursl").scenario) is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from osscl.cli import main
+from osscl.cli.show import Estimate
 from osscl.cli.wanted import carry_out
 from osscl.data import benchmarks
 from osscl.experiments.cells import Published
@@ -17,7 +18,6 @@ from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of
 from osscl.experiments.stand_in import on_demo
 from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
 from osscl.methods.method import PAPER, SHORT, SMOKE
-from osscl.report import formats
 
 ALL = {**TABLES, **FIGURES}
 NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
@@ -178,8 +178,11 @@ def test_shards_are_disjoint_and_make_up_the_plan_and_keep_references_whole():
 def test_a_plan_lists_each_run_once_whatever_cells_it_makes():
     specs = runs_of(TABLES["T6"].cells, PAPER, [0])
     assert len(specs) == len({spec.id for spec in specs}) <= 6
-    main = runs_of(TABLES["T2"].cells, PAPER, [0])
-    assert len([spec for spec in main if spec.scenario.labeled_fraction != 1 and spec.method.learner.lam == 0]) >= 2
+    main = [cell.spec(PAPER, 0) for cell in TABLES["T2"].cells]
+    labels_alone = [
+        cell.name for cell, spec in zip(TABLES["T2"].cells, main, strict=True) if cell.configuration == "co2l"
+    ]
+    assert len(labels_alone) == 5 and len({spec.id for spec in main}) == len(main) - 2
 
 
 def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_once(world, osscl):
@@ -214,10 +217,6 @@ def test_the_list_has_a_line_for_each(osscl, world):
 
 
 # ----- verdicts
-
-
-def a_record(records, **changes):
-    return replace(next(iter(records.values())), **changes)
 
 
 @pytest.fixture
@@ -289,12 +288,6 @@ def test_a_table_in_other_formats(osscl, format):
     assert (code, errors) == (0, "") and "without-sup" in shown and "25.7" in shown
     if format == "csv":
         assert all(line.count(",") == shown.splitlines()[0].count(",") for line in shown.splitlines())
-
-
-def test_latex_and_markdown_keep_what_would_be_markup_apart():
-    written = formats.latex(("a_b", "c"), [("5 % ± 1 & more", "—")])
-    assert r"a\_b & c \\" in written and r"5 \% $\pm$ 1 \& more & --- \\" in written
-    assert formats.markdown(("a", "b"), [("x|y", "z")]).splitlines()[2] == r"| x\|y | z |"
 
 
 # ----- what is asked for wrongly, and files that are damaged
@@ -411,6 +404,18 @@ def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refuse
 )
 def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
     refused(*args, words=words)
+
+
+def test_time_left_is_that_of_the_run_at_hand():
+    estimate = Estimate()
+    assert estimate.left(0, 3) is None
+    for t in (0, 1, 2):
+        estimate.stepped(t)
+    assert estimate.left(0, 3) is None  # the next run has begun
+    estimate.stepped(0)
+    assert estimate.left(1, 3) is None
+    estimate.stepped(1)
+    assert estimate.left(2, 3) >= 0
 
 
 def test_claims_go_by_whatever_is_recorded(osscl, world):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from osscl.cli import wanted as ask
-from osscl.cli.table import show_rows
+from osscl.cli.table import show_section
 
 Only = Annotated[str | None, typer.Option("--schedule", help="Records of one schedule alone; all by default.")]
 
@@ -18,19 +18,11 @@ def claims(
     out: ask.Out = Path("runs"),
 ) -> None:
     """Check the paper's comparative claims over recorded pairs on identical streams; nothing is run."""
-    from osscl.experiments.claims import ENOUGH, findings
     from osscl.experiments.spec import schedule as schedule_of
-    from osscl.experiments.stated import CLAIMS
     from osscl.report import verdicts
-    from osscl.report.formats import known_format
 
-    known_format(format)
+    ask.known_format(format)
     wanted = None if schedule is None else schedule_of(schedule)
     records = ask.records_in(results, out)
     kept = {id: record for id, record in records.items() if wanted is None or record.spec.schedule == wanted}
-    found = findings(CLAIMS, kept)
-    below = [
-        f"{verdicts.counts(found)}; over {len(kept)} records. A pair shares schedule, seed, classes and test rows.",
-        f"Undecided: fewer than {ENOUGH} paired seeds. Differences are of means over seeds, ± std; the paper's beside.",
-    ]
-    show_rows(verdicts.HEADER, verdicts.rows(found), format, below=below)
+    show_section(verdicts.section(kept), format)

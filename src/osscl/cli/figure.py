@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from osscl.cli import wanted as ask
-from osscl.cli.table import show_outcomes, show_plan, show_rows
+from osscl.cli.table import show_outcomes, show_plan, show_section
 from osscl.errors import UserError
 
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves there.")]
@@ -32,9 +32,8 @@ def figure(
     from osscl.experiments.outcomes import outcome
     from osscl.experiments.tables import FIGURES, one_of
     from osscl.report import curves
-    from osscl.report.formats import known_format
 
-    known_format(format)
+    ask.known_format(format)
     asked = ask.wanted(one_of(FIGURES, "figure", name), seeds, schedule, on)
     if svg is not None and svg.exists():
         raise UserError(f"{svg} exists; nothing is overwritten, give another file")
@@ -47,9 +46,7 @@ def figure(
     found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
     title = f"{asked.table.id}: {asked.table.title}"
     said = f"schedule {schedule}, seeds {', '.join(map(str, found.seeds)) or '—'}, n={len(found.records)}"
-    words = f"Means over seeds; {said}. Precision: share of U-hat that is of the main set."
-    below = [words, *(f"- {note}" for note in asked.table.notes)]
-    show_rows(curves.HEADER, curves.rows(found.records) or [("—", "—", "—", "0")], format, title, below)
+    show_section(curves.section(title, said, asked.table.notes, found.records), format)
     if svg is not None:
         _draw(svg, curves.svg(title, said, found.records), bool(found.records))
 
@@ -83,9 +80,8 @@ def experiments(
     from osscl.experiments.checkpoint import Options
     from osscl.experiments.limits import LIMITS
     from osscl.experiments.tables import one_of
-    from osscl.report.formats import known_format
 
-    known_format(format)
+    ask.known_format(format)
     asked = ask.wanted(one_of(LIMITS, "experiment", name), seeds, schedule, on, cells, shard)
     records = ask.records_in(results, out)
     if dry_run:

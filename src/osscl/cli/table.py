@@ -10,7 +10,7 @@ from osscl.cli import wanted as ask
 if TYPE_CHECKING:
     from osscl.cli.wanted import Wanted
     from osscl.experiments.record import RunRecord
-    from osscl.report.formats import Rows
+    from osscl.report.formats import TableSection
 
 Name = Annotated[str, typer.Argument(metavar="list|T1..T18", help="A table, or `list` for all of them.")]
 
@@ -35,17 +35,13 @@ def table(
     """Make a table of the paper: run what is missing, nothing twice, and print ours beside the paper's."""
     from osscl.experiments.checkpoint import Options
     from osscl.experiments.tables import TABLES, one_of
-    from osscl.report.formats import known_format
 
-    known_format(format)
+    ask.known_format(format)
     if name == "list":
         _list(seeds, schedule, on, format, ask.records_in(results, out))
         return
     chosen = one_of(TABLES, "table", name)
     asked = ask.wanted(chosen, seeds, schedule, on, cells, shard)
-    if not chosen.cells:
-        _show_values(asked, format)
-        return
     records = ask.records_in(results, out)
     if dry_run:
         show_plan(asked, records, out)
@@ -58,43 +54,32 @@ def table(
 
 def show_outcomes(asked: "Wanted", records: "dict[str, RunRecord]", format: str) -> None:
     """Every cell, ours beside the paper's."""
-    from osscl.experiments.outcomes import other_schedules, outcomes
     from osscl.report import paper
 
-    found = outcomes(asked.table, records, asked.schedule, asked.seeds)
-    if format == "csv":
-        show_rows(paper.RAW_HEADER, paper.raw_rows(asked.table.id, found), format)
-        return
-    title = f"{asked.table.id}: {asked.table.title}"
-    others = other_schedules(asked.table, records, asked.schedule, asked.seeds)
-    counts = ", ".join(f"{count} at {name} (--schedule {name})" for name, count in others.items())
-    said = [f"Recorded at other schedules and not mixed in: {counts}."] if counts else []
-    notes = [f"- {note}" for note in asked.table.notes]
-    below = [paper.caption(found, asked.seeds), *said, *notes]
-    show_rows(paper.HEADER, paper.rows(found), format, title, below)
+    raw = format == "csv" and asked.table.cells
+    show_section(
+        (paper.raw_section if raw else paper.section)(asked.table, records, asked.schedule, asked.seeds), format
+    )
 
 
-def show_rows(
-    header: tuple[str, ...], rows: "Rows", format: str, title: str = "", below: "list[str] | tuple[str, ...]" = ()
-) -> None:
-    """Rows in one of the formats; in LaTeX words around them are comments, in CSV there are none."""
+def show_section(section: "TableSection", format: str) -> None:
+    """A table in one of the formats; in LaTeX words around it are comments, in CSV there are none."""
     from osscl.cli import show
-    from osscl.report import formats
+    from osscl.report.formats import as_csv, as_latex, as_markdown
 
     if format == "csv":
-        typer.echo(formats.comma_separated(header, rows), nl=False)
+        typer.echo(as_csv(section), nl=False)
         return
     comment = "% " if format == "latex" else ""
-    if title:
-        typer.echo(f"{comment}{title}\n")
+    typer.echo(f"{comment}{section.title}\n")
     if format == "text":
-        shown = show.table(*header)
-        for row in rows:
+        shown = show.table(*section.columns)
+        for row in section.rows:
             shown.add_row(*row)
         show.console().print(shown)
     else:
-        typer.echo((formats.markdown if format == "markdown" else formats.latex)(header, rows))
-    for line in below:
+        typer.echo((as_markdown if format == "markdown" else as_latex)(section))
+    for line in section.note.splitlines():
         typer.echo(f"{comment}{line}")
 
 
@@ -133,6 +118,7 @@ def _list(seeds: str, schedule: str, on: str, format: str, records: "dict[str, R
     """Every table and figure: what it shows, cells, runs, recorded, minutes for the rest."""
     from osscl.experiments.plan import cost_of
     from osscl.experiments.tables import FIGURES, TABLES
+    from osscl.report.formats import TableSection
 
     lines = []
     for one in (*TABLES.values(), *FIGURES.values()):
@@ -143,17 +129,6 @@ def _list(seeds: str, schedule: str, on: str, format: str, records: "dict[str, R
         time = minutes_words(cost.seconds, cost.unknown, len(left)) if specs else "0"
         counts = len(one.cells), len(specs), len(specs) - len(left)
         lines.append((one.id, asked.table.title, *map(str, counts), time))
-    header = ("", "what it shows", "cells", "runs", "recorded", "minutes for the rest")
-    below = [f"Schedule {schedule}, seeds {seeds}; minutes by the records' own timings, a shared reference once."]
-    show_rows(header, lines, format, below=below)
-
-
-def _show_values(asked: "Wanted", format: str) -> None:
-    """T7 and T8: values, no runs."""
-    from osscl.experiments import search
-
-    title, notes = f"{asked.table.id}: {asked.table.title}", [f"- {note}" for note in asked.table.notes]
-    if asked.table.id == "T7":
-        show_rows(("field", "values"), search.search_rows(), format, title, [*notes, "Run it with: osscl tune"])
-    else:
-        show_rows(("field", "paper", *search.COMPARED), search.chosen_rows(), format, title, notes)
+    note = f"Schedule {schedule}, seeds {seeds}; minutes by the records' own timings, a shared reference once."
+    columns = ("", "what it shows", "cells", "runs", "recorded", "minutes for the rest")
+    show_section(TableSection("Tables and figures of the paper", columns, lines, note), format)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from osscl.methods.method import Schedule
 
 PLACES = ("paper", "demo")
+FORMATS = ("text", "markdown", "csv", "latex")
 RESULTS = Path("results")
 
 Seeds = Annotated[str, typer.Option(help="0-2 or 0,3,5.")]
@@ -70,6 +71,11 @@ def wanted(
     chosen = on_demo(chosen) if on == "demo" else chosen
     part = None if shard is None else shard_of(shard)
     return Wanted(chosen, schedule_of(schedule), tuple(seeds_of(None, seeds)), part)
+
+
+def known_format(name: str) -> None:
+    if name not in FORMATS:
+        raise unknown("format", name, FORMATS)
 
 
 def records_in(results: list[Path] | None, out: Path) -> "dict[str, RunRecord]":

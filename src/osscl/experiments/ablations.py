@@ -60,6 +60,7 @@ T5 = Table("T5", "what segregation is for", variants({
 }), (
     "T-hat for L_sup and L_TD in variants 3 and 4, U-hat for L_KD in variants 2 and 4, else all of U_t",
     "the paper's text compares other pairs than those in which T-hat differs, which are 1-3 and 2-4",
+    "T-hat holds rows of past classes alone, for the text says that pseudo-labels are not used directly",
 ))  # fmt: skip
 
 

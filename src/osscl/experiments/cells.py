@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from osscl.experiments.sizes import on_small_net
 from osscl.experiments.spec import RunSpec, configuration, make_spec
 from osscl.frozen import override
-from osscl.methods import on_small_net
-from osscl.methods.method import Schedule
+from osscl.methods.method import DEMO, Schedule
 from osscl.stream.scenario import ScenarioSpec
 
 # What a cell shows of a run: its final accuracy in %, or minutes of some of its phases.
@@ -49,9 +49,10 @@ class Cell:
 
     def spec(self, schedule: Schedule, seed: int) -> RunSpec:
         """The run of this cell, completely."""
-        small = self.small or schedule.small_net
         made = make_spec(self.scenario, configuration(self.configuration), schedule, seed)
-        method = on_small_net(made.method) if small else made.method
+        sized = schedule.small_net or schedule == DEMO  # by make_spec
+        method = on_small_net(made.method) if self.small and not sized else made.method
+        small = self.small or sized
         changes = [_with_stand_in(change) for change in self.changes] if small else self.changes
         return replace(made, method=override(method, changes))
 

@@ -38,6 +38,13 @@ def main_table(
     return Table(id, f"methods on {main}: {sizes}", with_plus(cells), (LABELS_ALONE, *notes))
 
 
+def published(scenario: ScenarioSpec) -> Pair | None:
+    """URSL's mean and std in these tables for this scenario; None where they have no such cell."""
+    cells = [cell for table in (T1, T2, T3) for cell in table.cells if cell.configuration == "ursl"]
+    found = next((cell.published for cell in cells if cell.scenario == scenario), None)
+    return None if found is None else (found.mean, found.std or 0.0)
+
+
 T1 = main_table(
     "T1", "cifar10",
     # P, |M|, peripheral,       co2l,        co2l-j,      co2l-p,      gd,          dm,          ursl

@@ -6,7 +6,7 @@ from html import escape
 from statistics import mean, pstdev
 
 from osscl.experiments.record import GateRecord, RunRecord
-from osscl.report.tables import DASH
+from osscl.report.formats import DASH, TableSection
 
 HEADER = ("seen classes", "AUROC, related against foreign", "precision", "n")
 WIDTH, HEIGHT, LEFT, TOP = 300, 200, 50, 70  # of a panel, and of what is left for words
@@ -45,6 +45,12 @@ def over_time(records: Sequence[RunRecord], value: Callable[[GateRecord], float 
         values = [value(gate) for gate in gates if gate is not None]
         points.append(Point(classes, tuple(one for one in values if one is not None)))
     return points
+
+
+def section(title: str, said: str, notes: Sequence[str], records: Sequence[RunRecord]) -> TableSection:
+    """Both curves as numbers; `said` names schedule and seeds."""
+    about = f"Means over seeds, ± population std; {said}. Precision: share of U-hat that is of the main set."
+    return TableSection(title, HEADER, rows(records) or [(DASH, DASH, DASH, "0")], "\n".join([about, *notes]))
 
 
 def rows(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:

@@ -1,10 +1,13 @@
-"""Tables of the paper, ours beside it, as rows of words."""
+"""Tables of the paper, ours beside it, as tables of words."""
 
 from collections.abc import Sequence
 
-from osscl.experiments.cells import Measure, Published
-from osscl.experiments.outcomes import Outcome
-from osscl.report.tables import DASH
+from osscl.experiments.cells import Measure, Published, Table
+from osscl.experiments.outcomes import Outcome, other_schedules, outcomes
+from osscl.experiments.plan import Records
+from osscl.experiments.search import COMPARED, chosen_rows, search_rows
+from osscl.methods.method import Schedule
+from osscl.report.formats import DASH, TableSection
 
 HEADER = ("row", "column", "ours", "seeds", "paper", "verdict")
 RAW_HEADER = (
@@ -12,28 +15,38 @@ RAW_HEADER = (
 )  # fmt: skip
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """One row a cell, as it is read."""
-    return [
-        (
-            one.cell.row, one.cell.column, ours_words(one), seeds_words(one.seeds),
-            published_words(one.cell.published, one.cell.measure), one.verdict or DASH,
-        )
-        for one in outcomes
-    ]  # fmt: skip
+def section(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> TableSection:
+    """A table as it is read: one row a cell, ours beside the paper's."""
+    title, found = f"{table.id}: {table.title}", outcomes(table, records, schedule, seeds)
+    if table.id == "T7":
+        return TableSection(title, ("field", "values"), search_rows(), _lines(["Run by osscl tune.", *table.notes]))
+    if table.id == "T8":
+        return TableSection(title, ("field", "paper", *COMPARED), chosen_rows(), _lines(table.notes))
+    others = other_schedules(table, records, schedule, seeds)
+    counts = ", ".join(f"{count} at {name} (--schedule {name})" for name, count in others.items())
+    said = [f"Recorded at other schedules and not mixed in: {counts}."] if counts else []
+    note = _lines([caption(found, schedule, seeds), *said, *table.notes])
+    return TableSection(title, HEADER, [row(one) for one in found], note)
 
 
-def raw_rows(table: str, outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
-    """One row a cell, as a program reads it: a number a field, empty where there is none."""
-    return [
-        (
-            table, one.cell.row, one.cell.column, one.cell.measure, one.schedule.name, _raw(one.mean), _raw(one.std),
-            str(len(one.values)), " ".join(map(str, one.seeds)),
-            _raw(one.cell.published.mean if one.cell.published else None),
-            _raw(one.cell.published.std if one.cell.published else None), one.verdict or "",
-        )
-        for one in outcomes
-    ]  # fmt: skip
+def raw_section(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> TableSection:
+    """A table as a program reads it: a number a field, empty where there is none."""
+    found = outcomes(table, records, schedule, seeds)
+    return TableSection(table.id, RAW_HEADER, [raw_row(table.id, one) for one in found])
+
+
+def row(one: Outcome) -> tuple[str, ...]:
+    theirs = published_words(one.cell.published, one.cell.measure)
+    seeds = ", ".join(map(str, one.seeds)) or DASH
+    return one.cell.row, one.cell.column, ours_words(one), seeds, theirs, one.verdict or DASH
+
+
+def raw_row(table: str, one: Outcome) -> tuple[str, ...]:
+    theirs = one.cell.published or Published(float("nan"))
+    numbers = [_raw(one.mean), _raw(one.std), str(len(one.values)), " ".join(map(str, one.seeds))]
+    published = [_raw(theirs.mean), _raw(theirs.std)]
+    names = table, one.cell.row, one.cell.column, one.cell.measure, one.schedule.name
+    return (*names, *numbers, *published, one.verdict or "")
 
 
 def ours_words(one: Outcome) -> str:
@@ -47,25 +60,24 @@ def ours_words(one: Outcome) -> str:
 def published_words(published: Published | None, measure: Measure) -> str:
     if published is None:
         return DASH
-    spread = f" ± {published.std:g}" if published.std is not None else ""
-    mean = f"{published.mean:g}" if measure != "accuracy" else f"{published.mean:.1f}"
-    return f"{mean}{spread}{_unit(measure)}"
+    if published.std is None:
+        return f"{published.mean:g}{_unit(measure)}"
+    mean = f"{published.mean:.1f}" if round(published.mean, 1) == published.mean else f"{published.mean:g}"
+    return f"{mean} ± {published.std:g}"
 
 
-def seeds_words(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds)) or DASH
-
-
-def caption(outcomes: Sequence[Outcome], seeds: Sequence[int]) -> str:
+def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) -> str:
     """What the numbers are: measure, schedule, seeds, devices."""
-    schedule = outcomes[0].schedule.name if outcomes else DASH
-    devices = sorted({record.made_by.device for one in outcomes for record in one.records})
+    devices = sorted({record.made_by.device for one in found for record in one.records})
     made = f"; made on {', '.join(devices)}" if devices else ""
-    theirs = " The paper's: mean ± std of 3 runs." if any(one.cell.published for one in outcomes) else ""
-    wanted = ", ".join(map(str, seeds))
-    return (
-        f"Final accuracy in % (min: minutes); schedule {schedule}, seeds {wanted}, mean ± std over seeds{made}.{theirs}"
-    )
+    theirs = " The paper's: mean ± std of 3 runs." if any(one.cell.published for one in found) else ""
+    words = f"schedule {schedule.name}, seeds {', '.join(map(str, seeds))}, mean ± population std over seeds"
+    return f"Final accuracy in % (min: minutes); {words}{made}.{theirs}"
+
+
+def _lines(notes: Sequence[str]) -> str:
+    """One sentence a line."""
+    return "\n".join(note if note.endswith(".") else f"{note[0].upper()}{note[1:]}." for note in notes)
 
 
 def _unit(measure: Measure) -> str:
@@ -73,4 +85,4 @@ def _unit(measure: Measure) -> str:
 
 
 def _raw(value: float | None) -> str:
-    return "" if value is None else f"{value:.4f}".rstrip("0").rstrip(".")
+    return "" if value is None or value != value else f"{value:.4f}".rstrip("0").rstrip(".")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from statistics import mean, pstdev
 
+from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
-from osscl.experiments.tables import published_for
 from osscl.stream.scenario import ScenarioSpec
 
 DASH = "—"
@@ -47,12 +47,11 @@ def markdown(records: Iterable[RunRecord]) -> str:
     ]
     for runs in grouped(records):
         first = runs[0]
-        theirs = published_for(first.spec.scenario)
+        theirs = published(first.spec.scenario)
         minutes = mean(training_seconds(run) for run in runs) / 60
         cells = (
             setting_words(first.spec.scenario), first.configuration, first.spec.schedule.name, seeds_words(runs),
-            f"{accuracy_words(runs)} ({first.evaluated_on})",
-            f"{theirs.mean:.1f} ± {theirs.std:.1f}" if theirs else DASH,
+            f"{accuracy_words(runs)} ({first.evaluated_on})", f"{theirs[0]:.1f} ± {theirs[1]:.1f}" if theirs else DASH,
             f"{mean(r.forgetting for r in runs):.1f}" if all(r.forgetting is not None for r in runs) else DASH,  # type: ignore[type-var]
             gate_words(first), f"{minutes:.1f}", first.made_by.device,
         )  # fmt: skip

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from statistics import mean, pstdev
 
-from osscl.experiments.claims import Finding, Part, Quantity
-from osscl.report.tables import DASH
+from osscl.experiments.claims import ENOUGH, Finding, Part, Quantity, findings
+from osscl.experiments.plan import Records
+from osscl.experiments.stated import CLAIMS
+from osscl.report.formats import DASH, TableSection
 
 HEADER = ("claim", "verdict", "schedule", "comparison", "difference", "seeds", "paper's")
 UNITS: dict[Quantity, tuple[str, int]] = {
@@ -13,6 +15,16 @@ UNITS: dict[Quantity, tuple[str, int]] = {
     "auroc": ("", 3),
     "precision": ("", 3),
 }
+
+
+def section(records: Records) -> TableSection:
+    """Every claim of the paper over these records."""
+    found = findings(CLAIMS, records)
+    note = (
+        f"{counts(found)}; over {len(records)} records. A pair shares schedule, seed, classes and test rows.\n"
+        f"Undecided: fewer than {ENOUGH} paired seeds. Differences are means over seeds, ± std; the paper's beside."
+    )
+    return TableSection("Claims", HEADER, rows(found), note)
 
 
 def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
