@@ -8,9 +8,7 @@ from osscl.errors import unknown
 from osscl.experiments import ablations, published, search
 from osscl.experiments.cells import Cell, Table
 
-OURS = (
-    "ursl is the paper's algorithm with optimisers and a head of our choice, see T8; ursl-plus is another method, ours"
-)
+OURS = "URSL's cells run ursl: the paper's algorithm, optimisers and head of our choice (T8); ursl-plus is our own"
 
 
 def _noted(table: Table) -> Table:

@@ -62,8 +62,7 @@ def published_words(published: Published | None, measure: Measure) -> str:
         return DASH
     if published.std is None:
         return f"{published.mean:g}{_unit(measure)}"
-    mean = f"{published.mean:.1f}" if round(published.mean, 1) == published.mean else f"{published.mean:g}"
-    return f"{mean} ± {published.std:g}"
+    return " ± ".join(f"{x:.1f}" if round(x, 1) == x else f"{x:g}" for x in (published.mean, published.std))
 
 
 def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) -> str:
