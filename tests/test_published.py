@@ -266,6 +266,12 @@ def test_co2l_trains_as_long_as_the_paper_says_on_networks_and_batches_of_the_pa
     assert (learner.epochs, learner.batch, learner.net.backbone) == (200, 512, "resnet18")
 
 
+@pytest.mark.parametrize(("id", "rate", "epochs"), [("T1", 0.1, 50), ("T2", 0.3, 50), ("T3", 0.03, 100)])
+def test_icarl_has_the_rate_that_suits_each_main_set(id, rate, epochs):
+    method = named(id, "all-labels/icarl").spec(PAPER, 0).method
+    assert (method.optimiser.rate, method.optimiser.min_rate, method.epochs) == (rate, rate, epochs)
+
+
 def test_ursl_plus_stands_beside_every_cell_of_ursl_as_it_is_and_has_no_published_number():
     for id, cell in EVERY:
         if cell.configuration == "ursl" and not cell.changes and cell.measure == "accuracy" and cell.published:
