@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test wheel clean
+.PHONY: demo test complete wheel clean
 
 demo: .venv/installed
 	$(BIN)/osscl demo
@@ -11,6 +11,9 @@ test: .venv/tested
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest
+
+# Everything that is optional; with it and OSSCL_ALL_TESTS=1 no test is skipped but those that need a GPU.
+complete: .venv/complete
 
 # Builds a wheel, installs it into an empty environment and runs the demo at its smallest size there.
 wheel: .venv/tested
@@ -30,6 +33,10 @@ wheel: .venv/tested
 
 .venv/tested: .venv/installed
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch]"
+	touch $@
+
+.venv/complete: .venv/tested
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,ray,tune,track]"
 	touch $@
 
 clean:

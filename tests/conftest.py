@@ -1,8 +1,62 @@
+import os
+import sys
+
 import pytest
 import torch
+
+ALL = os.environ.get("OSSCL_ALL_TESTS") == "1"  # CI: a test that is skipped has failed, unless it needs a GPU
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread():
     """Tiny tensors: more threads cost more than they bring, ten times over on a busy machine."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys, tmp_path):
+    """Type an osscl command in a folder of its own, with a cache of its own: exit code, stdout, stderr."""
+    from osscl.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"OSSCL_CACHE": str(tmp_path / "cache"), "OSSCL_COMMIT": "here", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+
+    def call(*args):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["osscl", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def refuses(typed):
+    """Type a command and see it refuse: exit code 2 and one line that has these words."""
+
+    def call(*args, words):
+        code, _, line = typed(*args)
+        assert code == 2 and line.startswith("osscl: ") and line.count("\n") == 1, line
+        for word in [words] if isinstance(words, str) else words:
+            assert word in line
+        return line
+
+    return call
+
+
+def _unless_it_needs_a_gpu(report, keywords):
+    if ALL and report.outcome == "skipped" and "gpu" not in keywords:
+        report.outcome, report.longrepr = "failed", f"skipped where no test may be: {report.longrepr}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    return _unless_it_needs_a_gpu((yield), item.keywords)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    return _unless_it_needs_a_gpu((yield), collector.keywords)

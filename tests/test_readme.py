@@ -28,7 +28,8 @@ def tree_in_the_readme():
 def test_the_tree_is_the_one_on_disk():
     source = ROOT / "src" / "osscl"
     empty = {path for path in source.rglob("__init__.py") if not path.read_text().strip()}
-    on_disk = {str(path.relative_to(source)) for path in source.rglob("*.py") if path not in empty}
+    files = [path for kind in ("py", "css", "js") for path in source.rglob(f"*.{kind}")]
+    on_disk = {str(path.relative_to(source)) for path in files if path not in empty}
     assert tree_in_the_readme() == on_disk
 
 

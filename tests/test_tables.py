@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from osscl.cli import main
-from osscl.cli.show import Estimate
-from osscl.cli.wanted import carry_out
 from osscl.data import benchmarks
 from osscl.experiments.cells import Published
 from osscl.experiments.checkpoint import Options, occupied
+from osscl.experiments.engine import carry_out
 from osscl.experiments.limits import LIMITS
 from osscl.experiments.outcomes import measured, outcome, outcomes
 from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, together
@@ -392,6 +391,8 @@ def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refuse
     [
         (["figure", "F3"], ["unknown figure 'F3'", "F1, F2"]),
         (["figure", "F1", "--seeds", "x"], "seeds must be written as"),
+        (["figure", "F1", "--engine", "slurm"], ["unknown engine 'slurm'", "local, ray"]),
+        (["table", "T4", "--address", "head:1"], "give --engine ray"),
         (["experiments", "L4"], ["unknown experiment 'L4'", "L1, L2, L3"]),
         (["experiments", "L1", "--cells", "x"], "unknown cell of L1 'x'"),
         (["experiments", "L1", "--shard", "2"], "a shard is written i/n"),
@@ -404,18 +405,6 @@ def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refuse
 )
 def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
     refused(*args, words=words)
-
-
-def test_time_left_is_that_of_the_run_at_hand():
-    estimate = Estimate()
-    assert estimate.left(0, 3) is None
-    for t in (0, 1, 2):
-        estimate.stepped(t)
-    assert estimate.left(0, 3) is None  # the next run has begun
-    estimate.stepped(0)
-    assert estimate.left(1, 3) is None
-    estimate.stepped(1)
-    assert estimate.left(2, 3) >= 0
 
 
 def test_claims_go_by_whatever_is_recorded(osscl, world):

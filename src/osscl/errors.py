@@ -16,6 +16,10 @@ class DataError(UserError):
     """A data file is missing, damaged or not what a stream was made from."""
 
 
+class Diverged(UserError):
+    """Training led nowhere: hyperparameters that no network learns with."""
+
+
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
     """The error for a name that is none of `allowed`, with the nearest one that is."""
     names = list(allowed)

@@ -44,7 +44,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all; where it cannot be, that is the user's to know."""
     try:
         with aside(path) as draft:
-            draft.write_text(text)
+            draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from osscl import __version__
-from osscl.cli import bench, claims, data, demo, figure, model, run, study, table
+from osscl.cli import bench, claims, compare, data, demo, figure, model, report, run, study, table, tune
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
@@ -34,7 +34,10 @@ app.command("table")(table.table)
 app.command("figure")(figure.figure)
 app.command("experiments")(figure.experiments)
 app.command("claims")(claims.claims)
+app.command("compare")(compare.compare)
+app.command("tune")(tune.tune)
 app.command("predict")(model.predict)
+app.command("report")(report.report)
 app.command("bench")(bench.bench)
 app.command("study")(study.study)
 app.command("study-heads")(study.study_heads)

@@ -4,9 +4,12 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from osscl.experiments.record import RunRecord
 
 
 def demo(
@@ -14,7 +17,7 @@ def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
     smallest: Annotated[bool, typer.Option(help="A few updates only: tries the plumbing, teaches nothing.")] = False,
 ) -> None:
-    """Learn digits two at a time, among letters: from labels alone, then with URSL."""
+    """Learn digits two at a time, among letters: from labels alone, then with URSL; end with a report of both."""
     import torch
     from rich.console import Console
 
@@ -42,11 +45,29 @@ def demo(
     folder = out / specs["URSL"].id
     console.print(f"\nrun folder: {folder}", highlight=False, soft_wrap=True)
     console.print(f"predict:    {quoted(program(), 'predict', folder)}", highlight=False, soft_wrap=True)
+    console.print(f"report:     {_report([record for _, record in records], out)}", highlight=False, soft_wrap=True)
     console.print(
         "\nDigits leave little room: this is a tour, not the evidence. The gain is on CIFAR; recorded runs lie in the "
         "repository's folder results/.",
         highlight=False,
     )
+
+
+def _report(records: "list[RunRecord]", out: Path) -> str:
+    """Write the page of the demo's runs, over its own earlier one alone; where it lies, or why there is none."""
+    from osscl.cli.report import banks_of
+    from osscl.errors import UserError
+    from osscl.report.page import build_page, is_demo_page
+    from osscl.stored import write_text
+
+    target = out / "report.html"
+    if target.exists() and not is_demo_page(target):
+        return f"not written, {target} exists and is not the demo's"
+    try:
+        write_text(target, build_page(records, banks_of(records, None), title="Digits among letters", demo=True))
+    except UserError as error:
+        return f"not written, {error}"
+    return f"{target} (opens in any browser)"
 
 
 def program() -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from osscl.cli import wanted as ask
+from osscl.cli.engine import Address, EngineName, GpuShare
 from osscl.cli.table import show_outcomes, show_plan, show_section
 from osscl.errors import UserError
 
@@ -26,9 +27,13 @@ def figure(
     data: ask.Data = None,
     out: ask.Out = Path("runs"),
     max_minutes: ask.MaxMinutes = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    gpu_share: GpuShare = None,
 ) -> None:
     """Make a figure of the paper: AUROC and precision of the gate by the number of classes seen."""
     from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine
     from osscl.experiments.outcomes import outcome
     from osscl.experiments.tables import FIGURES, one_of
     from osscl.report import curves
@@ -42,7 +47,8 @@ def figure(
         show_plan(asked, records, out)
         return
     if run:
-        records = ask.complete(asked, records, Options(out, data, device, max_minutes), quiet=format != "text")
+        options, where = Options(out, data, device, max_minutes), Engine(engine, address, gpu_share)
+        records = ask.complete(asked, records, options, where, quiet=format != "text")
     found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
     title = f"{asked.table.id}: {asked.table.title}"
     said = f"schedule {schedule}, seeds {', '.join(map(str, found.seeds)) or '—'}, n={len(found.records)}"
@@ -75,9 +81,13 @@ def experiments(
     data: ask.Data = None,
     out: ask.Out = Path("runs"),
     max_minutes: ask.MaxMinutes = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    gpu_share: GpuShare = None,
 ) -> None:
     """Run what the paper names as limitations: imbalanced classes, little unlabelled data, a very small memory."""
     from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine
     from osscl.experiments.limits import LIMITS
     from osscl.experiments.tables import one_of
 
@@ -88,5 +98,6 @@ def experiments(
         show_plan(asked, records, out)
         return
     if run:
-        records = ask.complete(asked, records, Options(out, data, device, max_minutes), quiet=format != "text")
+        options, where = Options(out, data, device, max_minutes), Engine(engine, address, gpu_share)
+        records = ask.complete(asked, records, options, where, quiet=format != "text")
     show_outcomes(asked, records, format)

@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osscl.cli.engine import Address, EngineName, GpuShare, Track, announce, watch_for
 from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
 from osscl.errors import SpecError, UserError
 
 if TYPE_CHECKING:
+    from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine
     from osscl.experiments.spec import RunSpec
     from osscl.stream.step import Stream
 
@@ -48,15 +51,17 @@ def run(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
     max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long.")] = None,
     share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
+    engine: EngineName = "local",
+    address: Address = None,
+    gpu_share: GpuShare = None,
+    track: Track = None,
     dry_run: Annotated[bool, typer.Option(help="Show the spec and its id, and stop.")] = False,
 ) -> None:  # fmt: skip
     """Carry out one run, or one a seed. The same command, given again, goes on where it stopped."""
-    from osscl.device import pick_device
     from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine
     from osscl.experiments.spec import with_seed
 
-    if not dry_run:
-        pick_device(device)  # a wrong one is told before anything is shown
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
         "memory": memory, "regime": regime, "validation": validation,
@@ -72,42 +77,51 @@ def run(
         named = "ursl" if method is None else method, "paper" if schedule is None else schedule
         base = spec_of(name, flags, *named, changes or [], scenario)
         chosen = [manifest["seed"]] if manifest is not None else chosen
-    for one in chosen:
-        options = Options(out, data, device, max_minutes, share_references=share_references)
-        _run_one(with_seed(base, one), options, manifest, dry_run)
-
-
-def _run_one(spec: "RunSpec", options: Any, manifest: dict[str, Any] | None, dry_run: bool) -> None:
-    from dataclasses import replace
-
-    import torch
-    import yaml
-
-    from osscl.cli.show import comparison, console, quoted, watching
-    from osscl.experiments.run import run
-    from osscl.experiments.spec import describe_schedule, name_of, spec_to_plain
-    from osscl.methods.method import DEMO
-
-    stream = None
-    if manifest is not None:
-        spec, stream = _stream_of(spec, manifest, options)
-    typer.echo(yaml.safe_dump(spec_to_plain(spec), sort_keys=False).rstrip())
-    typer.echo(
-        f"# {name_of(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {options.out / spec.id}"
-    )
+    specs = [with_seed(base, one) for one in chosen]
+    options = Options(out, data, device, max_minutes, share_references=share_references)
+    where = Engine(engine, address, gpu_share)
     if dry_run:
+        specs, _ = _with_stream(specs, manifest, options, where)
+        for spec in specs:
+            announce(spec, out)
         return
-    if (options.out / spec.id / f"{spec.id}.json").exists():
-        typer.echo("# finished before; nothing is run again")
-    if spec.schedule.small_net or spec.schedule == DEMO:
-        torch.set_num_threads(1)  # networks this small are slower on several threads, on a busy machine ten times so
-    with watching(spec.id) as watcher:
-        record = run(spec, replace(options, watcher=watcher), stream=stream)
-    console().print(comparison([(record.configuration, record)]))
-    typer.echo(f"predict: {quoted('osscl', 'predict', options.out / spec.id)}")
+    _carry_out(specs, options, where, track, manifest)
 
 
-def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: Any) -> tuple["RunSpec", "Stream"]:
+def _carry_out(
+    specs: "list[RunSpec]", options: "Options", engine: "Engine", track: str | None, manifest: dict[str, Any] | None
+) -> None:
+    from osscl.cli.show import comparison, console, quoted
+    from osscl.device import pick_device
+    from osscl.experiments.engine import carry_out, carry_out_one
+
+    if engine.name == "local":
+        pick_device(options.device)  # a wrong one is told before anything is shown
+    watch = watch_for(engine, options, track)
+    specs, stream = _with_stream(specs, manifest, options, engine)
+    if engine.name == "ray":
+        for spec in specs:
+            announce(spec, options.out)
+    records = carry_out(specs, options, engine, watch)
+    if stream is not None:
+        records = iter([carry_out_one(specs[0], options, watch, stream)])
+    for record in records:
+        console().print(comparison([(record.configuration, record)]))
+        typer.echo(f"predict: {quoted('osscl', 'predict', options.out / record.id)}")
+
+
+def _with_stream(
+    specs: "list[RunSpec]", manifest: dict[str, Any] | None, options: "Options", engine: "Engine"
+) -> "tuple[list[RunSpec], Stream | None]":
+    if manifest is None:
+        return specs, None
+    if engine.name != "local":
+        raise SpecError("a stream from a file stays on this machine: leave --engine out")
+    spec, stream = _stream_of(specs[0], manifest, options)
+    return [spec], stream
+
+
+def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: "Options") -> tuple["RunSpec", "Stream"]:
     """The stream of a file; where its rows are not those that scenario and seed give, the spec says so."""
     from dataclasses import replace
 

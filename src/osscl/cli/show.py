@@ -118,12 +118,10 @@ class Estimate:
         self.ends: list[tuple[int, float]] = []
 
     def stepped(self, t: int) -> None:
-        if self.ends and t <= self.ends[-1][0]:
-            self.ends.clear()  # the next run began
         self.ends.append((t, time.monotonic()))
 
     def left(self, t: int, steps: int) -> float | None:
-        if len(self.ends) < 2 or t <= self.ends[-1][0]:  # too early, or a run before this one
+        if len(self.ends) < 2:
             return None
         (t0, first), (t1, last) = self.ends[0], self.ends[-1]
         a_step = (last - first) / (t1 - t0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli import wanted as ask
+from osscl.cli.engine import Address, EngineName, GpuShare
 
 if TYPE_CHECKING:
     from osscl.cli.wanted import Wanted
@@ -30,10 +31,14 @@ def table(
     data: ask.Data = None,
     out: ask.Out = Path("runs"),
     max_minutes: ask.MaxMinutes = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    gpu_share: GpuShare = None,
     share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
 ) -> None:
     """Make a table of the paper: run what is missing, nothing twice, and print ours beside the paper's."""
     from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine
     from osscl.experiments.tables import TABLES, one_of
 
     ask.known_format(format)
@@ -48,7 +53,8 @@ def table(
         return
     if run:
         options = Options(out, data, device, max_minutes, share_references=share_references)
-        records = ask.complete(asked, records, options, quiet=format != "text")
+        where = Engine(engine, address, gpu_share)
+        records = ask.complete(asked, records, options, where, quiet=format != "text")
     show_outcomes(asked, records, format)
 
 

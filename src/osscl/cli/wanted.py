@@ -1,9 +1,9 @@
 """What a command about cells is asked for, the records that are there, and the runs that are not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from osscl.errors import UserError, unknown
 if TYPE_CHECKING:
     from osscl.experiments.cells import Table
     from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine, Watch
     from osscl.experiments.record import RunRecord
     from osscl.experiments.spec import RunSpec
     from osscl.methods.method import Schedule
@@ -35,7 +36,7 @@ Results = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data lies; else $OSSCL_DATA, else the cache.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")]
-MaxMinutes = Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long, all runs together.")]
+MaxMinutes = Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long; here, all runs together.")]
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,12 @@ def missing(specs: "Sequence[RunSpec]", records: "dict[str, RunRecord]", out: Pa
     return [spec for spec in specs if spec.id not in records and not (out / spec.id / f"{spec.id}.json").exists()]
 
 
-def complete(asked: Wanted, records: "dict[str, RunRecord]", options: "Options", quiet: bool) -> "dict[str, RunRecord]":
+def complete(
+    asked: Wanted, records: "dict[str, RunRecord]", options: "Options", engine: "Engine", quiet: bool
+) -> "dict[str, RunRecord]":
     """The records, and those of the runs that were missing, carried out now."""
+    from functools import partial
+
     import torch
 
     from osscl.cli.show import watching
@@ -107,27 +112,35 @@ def complete(asked: Wanted, records: "dict[str, RunRecord]", options: "Options",
     specs = missing(asked.runs(), records, options.out)
     if not specs:
         return records
-    pick_device(options.device)  # a wrong one is told before anything is run
-    if asked.schedule.small_net or asked.table.cells[0].small:
+    if engine.name == "local":
+        pick_device(options.device)  # a wrong one is told before anything is run
+    if asked.table.cells[0].small:
         torch.set_num_threads(1)  # networks this small are slower on several threads
     found = dict(records)
-    with watching(asked.table.id) as watcher:
-        looked_at = options if quiet else replace(options, watcher=watcher)
-        for done, record in enumerate(carry_out(specs, looked_at), 1):
-            found[record.id] = record
-            if not quiet:
-                watcher.line(f"{asked.table.id}  run {done} of {len(specs)} done  {record.id}  {record.final:.1f} %")
+    watch = None if quiet or engine.name != "local" else partial(_named, watching, asked.table.id)
+    for done, record in enumerate(in_time(specs, options, engine, watch), 1):
+        found[record.id] = record
+        if not quiet:
+            typer.echo(f"{asked.table.id}  run {done} of {len(specs)} done  {record.id}  {record.final:.1f} %")
     return found
 
 
-def carry_out(specs: "Sequence[RunSpec]", options: "Options") -> "Iterator[RunRecord]":
-    """One run after another on this device; `options.max_minutes` bounds all of them together."""
+def _named(watching: "Callable[[str], Any]", title: str, spec: "RunSpec") -> "Any":
+    return watching(f"{title} {spec.id}")
+
+
+def in_time(
+    specs: "Sequence[RunSpec]", options: "Options", engine: "Engine", watch: "Watch | None" = None
+) -> "Iterator[RunRecord]":
+    """Runs by an engine; here, one after another, `options.max_minutes` bounds all of them together."""
     import time
 
-    from osscl.experiments.run import run
+    from osscl.experiments.engine import carry_out
 
+    if engine.name != "local" or options.max_minutes is None:
+        yield from carry_out(specs, options, engine, watch)
+        return
     started = time.monotonic()
     for spec in specs:
-        spent = (time.monotonic() - started) / 60
-        left = None if options.max_minutes is None else max(0.0, options.max_minutes - spent)
-        yield run(spec, replace(options, max_minutes=left))
+        left = max(0.0, options.max_minutes - (time.monotonic() - started) / 60)
+        yield from carry_out([spec], replace(options, max_minutes=left), engine, watch)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from osscl import metrics
-from osscl.errors import UserError
+from osscl.errors import Diverged
 from osscl.experiments.record import BINS, GateRecord
 from osscl.methods.method import GateReport, Method, StepReport
 from osscl.stream.step import Stream, Truth
@@ -36,7 +36,7 @@ def refuse_divergence(report: StepReport, t: int) -> None:
     thresholds = {} if gate is None else {"threshold": gate.threshold, "pseudo_threshold": gate.pseudo_threshold}
     for name, value in {**report.notes, **thresholds}.items():
         if not math.isfinite(value):
-            raise UserError(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate or a higher tau")
+            raise Diverged(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate or a higher tau")
 
 
 def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> GateRecord:

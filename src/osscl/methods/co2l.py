@@ -35,6 +35,11 @@ class Co2lConfig:
     def __post_init__(self) -> None:
         require_choices(self)
 
+    @property
+    def needs_reference(self) -> bool:
+        """Whether U_1 is learned before the labels, as a reference network learns it."""
+        return self.unlabeled == "pretrain"
+
 
 class Co2l:
     """The agent: one network, a memory and a head."""

@@ -5,27 +5,28 @@ from statistics import mean, pstdev
 
 from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
-from osscl.stream.scenario import ScenarioSpec
+from osscl.report.formats import DASH, TableSection, as_markdown
+from osscl.report.naming import method_name, seeds_words, setting_words
 
-DASH = "—"
+HEADLINE = (
+    "setting", "method", "schedule", "seeds", "final %", "paper's URSL %", "forgetting",
+    "gate AUROC, first → last step", "minutes", "device",
+)  # fmt: skip
 
 
 def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Records that differ in their seed alone, together."""
+    """Records that differ in their seed alone, together; groups of one setting one after the other, best first."""
     groups: dict[object, list[RunRecord]] = {}
-    for record in sorted(records, key=lambda r: (r.spec.scenario.main, -r.final)):
+    for record in sorted(records, key=lambda record: record.spec.seed):
         spec = record.spec
-        groups.setdefault((spec.scenario, spec.method, spec.schedule, spec.stream, record.configuration), []).append(
-            record
-        )
-    return list(groups.values())
+        same = (spec.scenario, spec.method, spec.schedule, spec.stream, record.configuration)
+        groups.setdefault(same, []).append(record)
+    return sorted(groups.values(), key=_place)
 
 
-def setting_words(scenario: ScenarioSpec) -> str:
-    share = f"P={scenario.labeled_fraction:g}" if scenario.labeled_fraction else f"{scenario.labels_per_class} labels"
-    world = f" / {', '.join(scenario.peripheral)}" if scenario.peripheral else ""
-    regime = "" if scenario.regime == "osscl" else f", {scenario.regime}"
-    return f"{scenario.main}{world}, {share}, M={scenario.memory}{regime}"
+def _place(runs: Sequence[RunRecord]) -> tuple[str, str, str, float]:
+    spec = runs[0].spec
+    return spec.scenario.main, setting_words(spec.scenario), spec.schedule.name, -mean(run.final for run in runs)
 
 
 def accuracy_words(runs: Sequence[RunRecord]) -> str:
@@ -34,35 +35,49 @@ def accuracy_words(runs: Sequence[RunRecord]) -> str:
     return f"{mean(finals):.1f}{spread}"
 
 
-def seeds_words(runs: Sequence[RunRecord]) -> str:
-    return f"{', '.join(str(seed) for seed in sorted(run.spec.seed for run in runs))} (n={len(runs)})"
+def headline(records: Iterable[RunRecord]) -> TableSection:
+    """One row a setting and method: ours, the paper's where it has the cell, the gate, the time."""
+    rows = [headline_row(runs) for runs in grouped(records)]
+    note = "Mean ± population std over the seeds. The paper's are means over three runs of its full schedule."
+    return TableSection("Headline", HEADLINE, rows, note)
+
+
+def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    first = runs[0]
+    theirs = published(first.spec.scenario)
+    minutes = mean(training_seconds(run) for run in runs) / 60
+    devices = sorted({run.made_by.device for run in runs})
+    return (
+        setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name, seeds_words(runs),
+        f"{accuracy_words(runs)} ({first.evaluated_on})", f"{theirs[0]:.1f} ± {theirs[1]:.1f}" if theirs else DASH,
+        mean_words([run.forgetting for run in runs]), gate_words(runs), f"{minutes:.1f}", "; ".join(devices),
+    )  # fmt: skip
 
 
 def markdown(records: Iterable[RunRecord]) -> str:
-    """One row a setting and method: ours, the paper's where it has the cell, the gate, the time."""
-    lines = [
-        "| setting | method | schedule | seeds | final % | paper's URSL % | forgetting | gate AUROC, first → last step "
-        "| minutes | device |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for runs in grouped(records):
-        first = runs[0]
-        theirs = published(first.spec.scenario)
-        minutes = mean(training_seconds(run) for run in runs) / 60
-        cells = (
-            setting_words(first.spec.scenario), first.configuration, first.spec.schedule.name, seeds_words(runs),
-            f"{accuracy_words(runs)} ({first.evaluated_on})", f"{theirs[0]:.1f} ± {theirs[1]:.1f}" if theirs else DASH,
-            f"{mean(r.forgetting for r in runs):.1f}" if all(r.forgetting is not None for r in runs) else DASH,  # type: ignore[type-var]
-            gate_words(first), f"{minutes:.1f}", first.made_by.device,
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return as_markdown(headline(records))
 
 
-def gate_words(record: RunRecord) -> str:
-    values = [step.gate.auroc_seen for step in record.steps if step.gate is not None]
+def mean_of(values: Sequence[float | None]) -> float | None:
+    """Mean where every value is known."""
     known = [value for value in values if value is not None]
-    return f"{known[0]:.3f} → {known[-1]:.3f}" if known else DASH
+    return mean(known) if known and len(known) == len(values) else None
+
+
+def mean_words(values: Sequence[float | None], digits: int = 1) -> str:
+    value = mean_of(values)
+    return DASH if value is None else f"{value:.{digits}f}"
+
+
+def gate_words(runs: Sequence[RunRecord]) -> str:
+    """AUROC of the classes met, at the first and the last step that have one."""
+    ends = []
+    for run in runs:
+        values = [step.gate.auroc_seen for step in run.steps if step.gate is not None]
+        known = [value for value in values if value is not None]
+        ends.append((known[0], known[-1]) if known else (None, None))
+    first, last = (mean_words(side, 3) for side in zip(*ends, strict=True))
+    return DASH if DASH in (first, last) else f"{first} → {last}"
 
 
 def training_seconds(record: RunRecord) -> float:

@@ -1,0 +1,108 @@
+"""`osscl compare`: two methods, seed by seed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osscl.errors import SpecError, UserError, unknown
+
+if TYPE_CHECKING:
+    from osscl.experiments.compare import Difference, Pairs
+    from osscl.experiments.record import RunRecord
+
+SIDE = "A record, a folder of records, or a configuration within --results."
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
+    second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
+    results: Annotated[Path, typer.Option(metavar="DIR", help="Where configurations are looked up.")] = Path("runs"),
+    measure: Annotated[str, typer.Option(help="final, average or forgetting.")] = "final",
+    confidence: Annotated[float, typer.Option(help="Of the interval.")] = 0.95,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Pair by seed, other streams or schedules or not.")] = False,
+) -> None:
+    """Compare two methods over seeds on identical streams: difference, confidence interval, two tests."""
+    from osscl.cli.show import console, table
+    from osscl.experiments.compare import MEASURES, paired
+
+    if measure not in MEASURES:
+        raise unknown("measure", measure, MEASURES)
+    if not 0 < confidence < 1:
+        raise SpecError(f"confidence must be in (0, 1), got {confidence}")
+    left, right = records_of(first, results), records_of(second, results)
+    percent = f"{100 * confidence:g} %"
+    columns = ("setting", "schedule", "seeds", "A", "B", "A - B", f"{percent} interval", "t-test p", "sign test p")
+    shown = table(*columns, caption=f"A: {first}, B: {second}; {measure} in %, paired by seed")
+    alone: list[str] = []
+    for pairs in paired(left, right, anyway):
+        shown.add_row(*row(pairs, measure, confidence))
+        alone += pairs.alone
+    console().print(shown)
+    typer.echo(notes(confidence, alone, anyway))
+
+
+def row(pairs: "Pairs", measure: str, confidence: float) -> list[str]:
+    from osscl.cli.show import DASH, number
+    from osscl.report.naming import seeds_words, setting_words
+
+    spec = pairs.first[0].spec
+    known = [getattr(record, measure) for record in (*pairs.first, *pairs.second)]
+    found = pairs.measured(measure, confidence)
+    words = [setting_words(spec.scenario), schedules(pairs), seeds_words(pairs.first)]
+    if found is None:
+        return [*words, *[DASH] * 6]
+    n = found.n
+    means = [number(sum(side) / n, 2) for side in (known[:n], known[n:])]
+    sign = f"{number(found.sign_test, 3)} ({found.wins} of {n})"
+    return [*words, *means, f"{found.mean:+.2f}", interval(found), number(found.t_test, 3), sign]
+
+
+def schedules(pairs: "Pairs") -> str:
+    names = dict.fromkeys(record.spec.schedule.name for record in (*pairs.first, *pairs.second))
+    return " / ".join(names)
+
+
+def interval(found: "Difference") -> str:
+    from osscl.cli.show import DASH
+
+    return DASH if found.low is None or found.high is None else f"{found.low:+.2f} to {found.high:+.2f}"
+
+
+def notes(confidence: float, alone: list[str], anyway: bool) -> str:
+    """What the table does not say by itself."""
+    import math
+
+    least = 1 + math.ceil(-math.log2(1 - confidence) - 1e-9)
+    lines = [
+        f"The sign test needs {least} pairs that differ; interval and t-test need two. In brackets: seeds won by A."
+    ]
+    if alone:
+        lines.append(f"Not paired: {', '.join(alone)}")
+    if anyway:
+        lines.append("--anyway: streams or schedules may differ; these numbers say little about the methods.")
+    return "\n".join(lines)
+
+
+def records_of(side: str, results: Path) -> "list[RunRecord]":
+    """The records that a file, a folder or the name of a configuration stands for; damaged files are named."""
+    from osscl.experiments.record import read_record, read_records
+
+    path = Path(side)
+    if path.is_file():
+        return [read_record(path)]
+    folder = path if path.is_dir() else results
+    if not folder.is_dir():
+        raise UserError(f"{side!r} is no file or folder, and there is no folder {results} to look it up in")
+    records, problems = read_records(folder)
+    for problem in problems:
+        typer.echo(f"skipped: {problem}", err=True)
+    if path.is_dir():
+        if not records:
+            raise UserError(f"no records in {folder}")
+        return records
+    found = [record for record in records if record.configuration == side]
+    if not found:
+        there = sorted({record.configuration for record in records})
+        raise UserError(f"no records of {side!r} in {folder}; there are: {', '.join(there) or 'none'}")
+    return found

@@ -1,0 +1,97 @@
+"""Records sorted for a page: a chapter a setting and schedule, in it one entry a method, in it one run a seed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from osscl.experiments.published import published
+from osscl.experiments.record import BINS, RunRecord
+from osscl.experiments.spec import describe_schedule
+from osscl.report.naming import method_name, seeds_words, setting_words
+from osscl.report.tables import grouped
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method in one setting: runs that differ in their seed alone, lowest seed first."""
+
+    name: str
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} · seed{'s' * (len(self.runs) > 1)} {seeds_words(self.runs)}"
+
+    @property
+    def first(self) -> RunRecord:
+        return self.runs[0]
+
+    @property
+    def gated(self) -> bool:
+        return any(step.gate is not None for step in self.first.steps)
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One setting under one schedule, on test or on validation rows: what may be drawn into one figure."""
+
+    number: int
+    entries: tuple[Entry, ...]
+
+    @property
+    def first(self) -> RunRecord:
+        return self.entries[0].first
+
+    @property
+    def title(self) -> str:
+        scenario = self.first.spec.scenario
+        return f"{scenario.main} among {', '.join(scenario.peripheral)}" if scenario.peripheral else scenario.main
+
+    @property
+    def words(self) -> str:
+        """What every number of the chapter must carry."""
+        return f"{self.setting}; schedule {self.first.spec.schedule.name}; {self.rows_words}"
+
+    @property
+    def setting(self) -> str:
+        return setting_words(self.first.spec.scenario)
+
+    @property
+    def rows_words(self) -> str:
+        return f"{self.first.evaluated_on} rows"
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The schedule in words, once for all methods that share it."""
+        return tuple(dict.fromkeys(describe_schedule(entry.first.spec) for entry in self.entries))
+
+    @property
+    def paper(self) -> tuple[float, float] | None:
+        return published(self.first.spec.scenario)
+
+
+def chapters_of(records: Iterable[RunRecord]) -> list[Chapter]:
+    """Never two schedules, two settings, or test and validation rows in one chapter."""
+    found: dict[object, list[Entry]] = {}
+    for runs in grouped(records):
+        spec = runs[0].spec
+        found.setdefault((spec.scenario, spec.schedule, spec.stream), []).append(
+            Entry(method_name(runs[0]), tuple(runs))
+        )
+    return [Chapter(i + 1, tuple(entries)) for i, entries in enumerate(found.values())]
+
+
+def flaw_of(record: RunRecord) -> str:
+    """What in a record does not fit together, as after an edit by hand; empty where all does."""
+    steps = record.spec.scenario.steps
+    lengths = {len(record.accuracy), len(record.overall), len(record.steps)}
+    classes = len(record.class_order)
+    if lengths != {steps} or [len(row) for row in record.accuracy] != list(range(1, steps + 1)):
+        return f"accuracy, overall and steps are not those of {steps} steps"
+    if sum(len(step.new_classes) for step in record.steps) != classes:
+        return "class_order does not hold the classes of the steps"
+    if [len(row) for row in record.confusion] != [classes] * classes:
+        return f"confusion is not {classes} by {classes}"
+    gates = [step.gate for step in record.steps if step.gate is not None]
+    if any(len(counts) != BINS for gate in gates for counts in gate.histograms.values()):
+        return f"a histogram has not {BINS} bins"
+    return ""

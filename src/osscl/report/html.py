@@ -1,0 +1,97 @@
+"""Pieces of a page as HTML: text is escaped here and nowhere else."""
+
+import html
+import json
+import re
+from collections.abc import Sequence
+
+from osscl.report.formats import DASH, TableSection
+from osscl.report.plots import Figure, Key
+
+SYMBOLS = ("UR", "SL", "U", "T", "L", "τ")
+GOOD, BAD, OPEN = ("reached", "holds"), ("short by", "refuted"), ("undecided", "not run")
+
+
+def escape(text: object) -> str:
+    whole = str(text).encode("utf-8", "replace").decode()  # a command may hold bytes that are no text
+    return html.escape(whole, quote=True)
+
+
+def prose(text: str) -> str:
+    """Escaped, with the paper's symbols as it prints them."""
+    return re.sub(rf"\b({'|'.join(SYMBOLS)})_(t−1|[A-Za-z]+)\b", r"<i>\1</i><sub>\2</sub>", escape(text))
+
+
+def as_json(value: object) -> str:
+    """For a script element: nothing in it can end the element."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def table(section: TableSection, css: str = "") -> str:
+    """A table in a box of its own that scrolls, by keyboard too; the first column names the row."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in section.columns)
+    body = "".join(f"<tr>{_cells(section.columns, row)}</tr>" for row in section.rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(section.title)}">'
+        f'<table class="{css}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    )
+
+
+def _cells(columns: Sequence[str], row: Sequence[str]) -> str:
+    cells = [f'<td data-label="{escape(column)}">{cell(text)}</td>' for column, text in zip(columns, row, strict=True)]
+    return f'<th scope="row">{cell(row[0])}</th>{"".join(cells[1:])}' if row else ""
+
+
+def cell(text: str) -> str:
+    """A verdict becomes a badge with a sign, so that its colour is not all that tells it."""
+    for words, css, sign in ((GOOD, "good", "✓"), (BAD, "bad", "✗"), (OPEN, "open", "○")):
+        if text.lower().startswith(words):
+            return f'<span class="badge {css}"><span aria-hidden="true">{sign}</span> {prose(text)}</span>'
+    return f'<span class="missing">{DASH}</span>' if text == DASH else prose(text)
+
+
+def titled_table(section: TableSection) -> str:
+    note = f"<p class=note>{prose(section.note)}</p>" if section.note else ""
+    return f"<section class=card><h3>{escape(section.title)}</h3>{table(section)}{note}</section>"
+
+
+def details(summary: str, inside: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{inside}</details>"
+
+
+def legend(keys: Sequence[Key]) -> str:
+    """Buttons that show and hide their lines in every figure of the nearest scope."""
+    return f'<div class=legend role=group aria-label="Lines shown">{"".join(map(_legend_button, keys))}</div>'
+
+
+def _legend_button(key: Key) -> str:
+    return (
+        f'<button type=button aria-pressed=true data-key="{escape(key.name)}">'
+        f'<span class="swatch {key.dash}" style="--c:var(--{key.color[1:]})" aria-hidden=true></span>'
+        f"{escape(key.label or key.name)}</button>"
+    )
+
+
+def figure(drawn: Figure, level: int = 4) -> str:
+    """A figure that plotly.js fills in, with its numbers as a table beneath; `level` is its heading's."""
+    scope = " legend-scope" if drawn.keys else ""
+    keys = legend(drawn.keys) if len(drawn.keys) > 1 else ""
+    title = f"<h{level} class=title>{escape(drawn.title)}</h{level}>"
+    alternative = f"{drawn.title}. {drawn.caption} The numbers are in the table below the figure."
+    return (
+        f'<figure class="card{scope}"><figcaption>{title}</figcaption>{keys}'
+        f'<div class=plot style="height:{drawn.height}px" role=img aria-label="{escape(alternative)}"></div>'
+        f'{_slider(drawn)}<script type="application/json">{as_json(drawn.plots)}</script>'
+        f"<p class=note>{prose(drawn.caption)}</p>{details('The numbers', table(drawn.table))}</figure>"
+    )
+
+
+def _slider(drawn: Figure) -> str:
+    last = len(drawn.plots) - 1
+    if last < 1:
+        return ""
+    names = escape(as_json(drawn.positions))
+    return (
+        f'<label class=slider data-names="{names}"><output>{escape(drawn.positions[-1])}</output>'
+        f'<input type=range min=0 max={last} step=1 value={last} aria-label="{escape(drawn.title)}: step"></label>'
+    )

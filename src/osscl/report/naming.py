@@ -1,0 +1,71 @@
+"""What settings, methods and seeds are called in a report: names that tell apart whatever differs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from osscl.experiments.record import RunRecord
+from osscl.experiments.sizes import demo_sized, on_small_net
+from osscl.experiments.spec import name_of
+from osscl.frozen import content_id, plain
+from osscl.methods import CONFIGURATIONS
+from osscl.stream.scenario import ScenarioSpec
+
+MOST_CHANGES = 3  # that a name spells out
+
+
+def setting_words(scenario: ScenarioSpec) -> str:
+    world = f" / {', '.join(scenario.peripheral)}" if scenario.peripheral else ""
+    return f"{scenario.main}{world}, {condition_words(scenario)}"
+
+
+def condition_words(scenario: ScenarioSpec) -> str:
+    """Labels, memory, and whatever is unusual."""
+    share = f"P={scenario.labeled_fraction:g}" if scenario.labeled_fraction else f"{scenario.labels_per_class} labels"
+    return ", ".join([share, f"M={scenario.memory}", *unusual_words(scenario)])
+
+
+def unusual_words(scenario: ScenarioSpec) -> list[str]:
+    """The fields in which a scenario is not the usual one of its sets, labels and memory."""
+    usual = ScenarioSpec(
+        scenario.main, scenario.peripheral, scenario.labeled_fraction, scenario.labels_per_class, scenario.memory,
+        regime=scenario.regime,
+    )  # fmt: skip
+    regime = [] if scenario.regime == "osscl" else [str(scenario.regime)]
+    return regime + [f"{key}={value}" for key, value in changes(plain(usual), plain(scenario)).items()]
+
+
+def method_name(record: RunRecord) -> str:
+    """The configuration's name; of one that has none, or no longer, the nearest named one and what differs from it."""
+    method, name = record.spec.method, name_of(record.spec)
+    if not name.endswith("*"):
+        return name
+    if type(method) not in map(type, CONFIGURATIONS.values()):
+        return record.configuration
+    near = [(name, changes(plain(config), plain(method))) for name, config in _named_configs(type(method))]
+    if near:
+        name, changed = min(near, key=lambda one: len(one[1]))
+        if len(changed) <= MOST_CHANGES:
+            return ", ".join([name, *(f"{key}={value}" for key, value in changed.items())])
+    return f"{record.configuration} {content_id(method, 6)}"
+
+
+def _named_configs(kind: type) -> Iterator[tuple[str, Any]]:
+    for name, config in CONFIGURATIONS.items():
+        if type(config) is kind:
+            yield from ((name, sized) for sized in (config, on_small_net(config), demo_sized(config)))
+
+
+def changes(base: Mapping[str, Any], other: Mapping[str, Any], where: str = "") -> dict[str, str]:
+    """Dotted names of the fields in which two plain dataclasses differ, with the other's value."""
+    found: dict[str, str] = {}
+    for key, value in other.items():
+        before = base.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping):
+            found |= changes(before, value, f"{where}{key}.")
+        elif value != before:
+            found[f"{where}{key}"] = f"{value:g}" if isinstance(value, float) else str(value)
+    return found
+
+
+def seeds_words(runs: Sequence[RunRecord]) -> str:
+    return f"{', '.join(str(seed) for seed in sorted(run.spec.seed for run in runs))} (n={len(runs)})"

@@ -1,0 +1,196 @@
+"""The sections of the page, each a function of records."""
+
+import json
+from collections.abc import Mapping, Sequence
+from statistics import mean
+
+from osscl.data.images import ImageBank
+from osscl.experiments.published import published
+from osscl.experiments.record import RunRecord
+from osscl.experiments.spec import describe_schedule, spec_to_plain
+from osscl.frozen import plain
+from osscl.report.chapters import Chapter, Entry
+from osscl.report.confusion import confusion
+from osscl.report.drawing import drawing, explanation
+from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves, keys_of
+from osscl.report.formats import TableSection
+from osscl.report.gate import gate_over_time, pass_rates, score_histograms
+from osscl.report.html import cell, details, escape, figure, legend, titled_table
+from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
+from osscl.report.tables import HEADLINE, grouped, headline, headline_row
+from osscl.report.thumbnails import Strip, StripRow, Tile
+from osscl.report.timing import time_by_phase
+
+KINDS = {
+    "seen": "of a class met", "unseen": "of a class to come", "main": "of the main set", "foreign": "of another set",
+}  # fmt: skip
+
+
+def headline_section(records: Sequence[RunRecord]) -> str:
+    """The headline table; a bar shows the accuracy, a mark on it the paper's."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in HEADLINE)
+    body = "".join(_headline_row(runs) for runs in grouped(records))
+    return (
+        '<section id=headline><h2>Results</h2><div class="scroll card" tabindex=0 role=region aria-label="Results">'
+        f"<table class=headline><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<p class=note>{escape(headline(records).note)} Every line names its schedule, its seeds and the rows that it "
+        "was measured on. The mark on a bar is the paper's URSL. — : not there.</p></section>"
+    )
+
+
+def _headline_row(runs: Sequence[RunRecord]) -> str:
+    theirs = published(runs[0].spec.scenario)
+    mark = f";--paper:{theirs[0]:.1f}%" if theirs else ""
+    ours = mean(run.final for run in runs)
+    cells = []
+    for column, text in zip(HEADLINE, headline_row(runs), strict=True):
+        shown = cell(text)
+        if column == "final %":
+            css = "bar marked" if theirs else "bar"
+            shown = f'<strong>{shown}</strong><span class="{css}" style="--ours:{ours:.1f}%{mark}"></span>'
+        cells.append(f'<td data-label="{escape(column)}">{shown}</td>')
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def method_section() -> str:
+    return (
+        "<section id=method><h2>The method</h2><div class=beside>"
+        f"<div class=card>{drawing()}</div>{explanation()}</div></section>"
+    )
+
+
+def tables_section(sections: Sequence[TableSection]) -> str:
+    if not sections:
+        return ""
+    return f"<section id=paper><h2>Beside the paper</h2>{''.join(map(titled_table, sections))}</section>"
+
+
+def chapter_section(chapter: Chapter, banks: Mapping[str, ImageBank], strips: Mapping[str, Strip]) -> str:
+    """One setting: all methods together, then a look inside each."""
+    compared = [accuracy_curves(chapter), forgetting_curves(chapter)]
+    timed = time_by_phase(chapter)
+    drawn = "".join(figure(one, 3) for one in compared if one is not None)
+    panels = "".join(_panel(chapter, i, entry, banks, strips) for i, entry in enumerate(chapter.entries))
+    return (
+        f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_facts(chapter)}"
+        f"{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed, 3) if timed else ''}"
+        f"<div class=panels>{_chooser(chapter)}{panels}</div></section>"
+    )
+
+
+def _chapter_title(chapter: Chapter) -> str:
+    spec = chapter.first.spec
+    words = f"{condition_words(spec.scenario)}; schedule {spec.schedule.name}"
+    return f"<h2>{escape(chapter.title)} <small>{escape(words)}</small></h2>"
+
+
+def _facts(chapter: Chapter) -> str:
+    """The setting in a line of small words."""
+    scenario = chapter.first.spec.scenario
+    share = scenario.labeled_fraction
+    labels = f"P = {share:g} of the labels" if share else f"{scenario.labels_per_class} labels a class"
+    facts = [
+        f"schedule {'; '.join(chapter.schedules)}",
+        f"accuracy on {chapter.first.evaluated_rows:,} {chapter.rows_words}",
+        labels,
+        f"memory {scenario.memory}",
+        f"{scenario.steps} steps, {scenario.classes} classes",
+        f"{scenario.related:,} rows of the main set and {scenario.unrelated:,} of each other set a step, unlabelled",
+        *unusual_words(scenario),
+        *([f"stream {chapter.first.spec.stream}"] if chapter.first.spec.stream else []),
+    ]
+    return f"<ul class=facts>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
+
+
+def _chooser(chapter: Chapter) -> str:
+    options = "".join(
+        f'<option value="panel-{chapter.number}-{i}">{escape(entry.label)}</option>'
+        for i, entry in enumerate(chapter.entries)
+    )
+    return f"<div class=chooser><label>Look inside <select>{options}</select></label></div>"
+
+
+def _panel(
+    chapter: Chapter, place: int, entry: Entry, banks: Mapping[str, ImageBank], strips: Mapping[str, Strip]
+) -> str:
+    """One method from inside: who is remembered, who is taken for whom, and what its gate did."""
+    bank = banks.get(entry.first.spec.scenario.main)
+    drawn = [accuracy_matrix(chapter, entry), confusion(chapter, entry, bank.class_names if bank else None)]
+    gate = ""
+    if entry.gated:
+        figures = [gate_over_time(chapter, entry), pass_rates(chapter, entry), score_histograms(chapter, entry)]
+        strip = _strip(entry.first, place, chapter.number, strips[entry.first.id])
+        gate = f"<h4 class=sub>The gate</h4><div class=two>{''.join(map(figure, figures))}</div>{strip}"
+    return (
+        f"<div class=panel id=panel-{chapter.number}-{place}><h3>{escape(entry.label)}</h3>"
+        f"<div class=two>{''.join(map(figure, drawn))}</div>{gate}</div>"
+    )
+
+
+def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
+    """The first few rows of U_t that the gate let in and kept out, at each step."""
+    name = f"sprite-{number}-{place}"
+    style = f"<style>.{name}{{background-image:url({strip.sprite})}}</style>" if strip.sprite else ""
+    rows = "".join(
+        f"<div><h5>step {row.step + 1}</h5>{_side('let in', row.let_in, name, strip)}"
+        f"{_side('kept out', row.kept_out, name, strip)}</div>"
+        for row in strip.rows
+    )
+    kinds = [kind for kind in KINDS if any(tile.kind == kind for row in strip.rows for tile in _tiles(row))]
+    marks = "".join(f'<li><span class="tile key {kind}"></span>{kind}: {KINDS[kind]}</li>' for kind in kinds)
+    missing = "Pictures are left out: they may take 0.5 MB of a page." if strip.left_out else _without_pictures(strip)
+    return (
+        f"<section class='card strip'>{style}<h4>What it let in, what it kept out</h4><ul class=kinds>{marks}</ul>"
+        f"<div class=rows>{rows}</div><p class=note>The first rows of each step's unlabelled images. "
+        f"{escape(method_name(run))}, seed {run.spec.seed} (n=1), schedule {escape(run.spec.schedule.name)}. "
+        f"{missing}</p></section>"
+    )
+
+
+def _tiles(row: StripRow) -> tuple[Tile, ...]:
+    return (*row.let_in, *row.kept_out)
+
+
+def _without_pictures(strip: Strip) -> str:
+    some = any(tile.place is None for row in strip.rows for tile in _tiles(row))
+    return "Where there is no picture, the data was not at hand when the page was made." if some else ""
+
+
+def _side(words: str, tiles: Sequence[Tile], name: str, strip: Strip) -> str:
+    drawn = "".join(_tile(tile, name, strip.places) for tile in tiles) or "<span class=missing>—</span>"
+    return f"<div class=side><span class=words>{words}</span><span class=tiles>{drawn}</span></div>"
+
+
+def _tile(tile: Tile, name: str, places: int) -> str:
+    words = f'role=img aria-label="{escape(tile.words)}" title="{escape(tile.words)}"'
+    if tile.place is None:
+        return f'<span class="tile blank {tile.kind}" {words}></span>'
+    across = 100 * tile.place / max(1, places - 1)
+    return (
+        f'<span class="tile {tile.kind} {name}" {words} '
+        f'style="background-size:{100 * places}% 100%;background-position:{across:.4f}% 0"></span>'
+    )
+
+
+def runs_section(records: Sequence[RunRecord]) -> str:
+    """How each run can be made again."""
+    runs = [run for group in grouped(records) for run in group]
+    shown = "".join(map(_run, runs))
+    return f"<section id=runs><h2>How each run was made</h2><div class='card runs'>{shown}</div></section>"
+
+
+def _run(run: RunRecord) -> str:
+    made = {"id": run.id, **plain(run.made_by), "schedule": describe_schedule(run.spec), **_content(run)}
+    facts = "".join(f"<dt>{escape(key)}</dt><dd>{escape('—' if v is None else v)}</dd>" for key, v in made.items())
+    spec = escape(json.dumps(spec_to_plain(run.spec), indent=1, ensure_ascii=False))
+    setting = f"{setting_words(run.spec.scenario)}, {run.spec.schedule.name}"
+    title = f"{method_name(run)}: {setting}, seed {run.spec.seed}"
+    inside = (
+        f"<pre tabindex=0><code>{escape(run.made_by.command)}</code></pre><dl>{facts}</dl>"
+        f"{details('Spec', f'<pre tabindex=0><code>{spec}</code></pre>')}"
+    )
+    return details(title, inside)
+
+
+def _content(run: RunRecord) -> dict[str, str]:
+    return {f"content of {name}": digest for name, digest in run.content.items()}

@@ -1,0 +1,181 @@
+"""Differences over pairs of seeds, against scipy and by hand; and what may not be compared."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from osscl.errors import UserError
+from osscl.experiments.compare import difference, paired, sign_test
+from osscl.experiments.record import read_records, record_to_plain
+from osscl.methods.method import PAPER, SHORT
+
+FIRST, SECOND = [30.1, 31.4, 29.7, 30.9], [28.0, 30.2, 30.0, 29.1]
+RECORDS, _ = read_records(Path(__file__).parents[1] / "results")
+BASE = RECORDS[0]
+
+
+def made(seed, final, configuration="ursl", **changes):
+    """A record like a kept one, of another seed and outcome."""
+    spec = replace(BASE.spec, seed=seed, **changes)
+    return replace(BASE, spec=spec, id=spec.id, final=final, configuration=configuration)
+
+
+def side(values, configuration="ursl", **changes):
+    return [made(seed, value, configuration, **changes) for seed, value in enumerate(values)]
+
+
+# ----- numbers
+
+
+def test_interval_and_t_test_are_scipys():
+    found, theirs = difference(FIRST, SECOND), stats.ttest_rel(FIRST, SECOND)
+    assert found.t_test == pytest.approx(theirs.pvalue)
+    assert (found.low, found.high) == pytest.approx(tuple(theirs.confidence_interval(0.95)))
+    narrower = difference(FIRST, SECOND, 0.8)
+    assert (narrower.low, narrower.high) == pytest.approx(tuple(theirs.confidence_interval(0.8)))
+
+
+def test_three_pairs_by_hand():
+    # Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3); Student's t with 2 degrees has .975 at 4.302653.
+    found = difference([3, 4, 5], [2, 2, 2])
+    assert (found.mean, found.wins, found.losses, found.n) == (2, 3, 0, 3)
+    assert found.high - found.mean == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert found.sign_test is None  # three wins of three happen one time in four
+
+
+def test_the_other_way_round_is_the_same_with_another_sign():
+    a, b = difference(FIRST, SECOND), difference(SECOND, FIRST)
+    assert (a.mean, a.low, a.high) == pytest.approx((-b.mean, -b.high, -b.low))
+    assert a.t_test == pytest.approx(b.t_test) and (a.wins, a.losses) == (b.losses, b.wins)
+
+
+@pytest.mark.parametrize(("wins", "losses", "p"), [(6, 0, 2 / 64), (0, 6, 2 / 64), (6, 1, 16 / 128), (5, 5, 1.0)])
+def test_the_sign_test_counts_coin_tosses(wins, losses, p):
+    assert sign_test(wins, losses) == pytest.approx(p)
+
+
+def test_the_sign_test_says_nothing_where_no_outcome_could():
+    assert sign_test(5, 0) is None and sign_test(0, 0) is None
+    assert sign_test(5, 0, level=0.1) == pytest.approx(2 / 32)
+
+
+def test_one_pair_has_a_difference_and_nothing_else():
+    found = difference([3.0], [2.0])
+    assert (found.mean, found.low, found.t_test, found.sign_test) == (1.0, None, None, None)
+
+
+def test_differences_that_are_all_the_same_have_no_interval():
+    assert difference([2.0, 3.0], [1.0, 2.0]).low is None
+
+
+# ----- what is paired
+
+
+def test_records_are_paired_by_seed_whatever_their_order():
+    (pairs,) = paired(side([1, 2, 3])[::-1], side([5, 7], "co2l"))
+    assert pairs.seeds == (0, 1) and pairs.measured("final").differences == (-4, -5)
+    assert pairs.alone == (made(2, 3).id,)
+
+
+def test_settings_are_compared_one_by_one():
+    both = [*side([1, 2]), *side([3], schedule=SHORT)]
+    found = paired(both, [*side([0, 0]), *side([0], schedule=SHORT)])
+    assert [pairs.measured("final").differences for pairs in found] == [(1, 2), (3,)]
+
+
+def test_another_memory_is_no_other_stream():
+    smaller = side([5, 7], scenario=replace(BASE.spec.scenario, memory=100))
+    assert paired(side([1, 2]), smaller)[0].seeds == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"schedule": SHORT}, "schedules differ, short"),
+        ({"scenario": replace(BASE.spec.scenario, related=10)}, "streams differ"),
+        ({"stream": "abc"}, "streams differ"),
+    ],
+    ids=["schedule", "scenario", "file"],
+)
+def test_other_schedules_and_streams_are_refused_unless_told_to(changes, words):
+    assert BASE.spec.schedule == PAPER
+    other = side([5, 7], **changes)
+    with pytest.raises(UserError, match=words):
+        paired(other, side([1, 2]))
+    (pairs,) = paired(other, side([1, 2]), anyway=True)
+    assert pairs.measured("final").differences == (4, 5)
+
+
+def test_other_data_rows_and_class_orders_are_refused():
+    for changes, words in (
+        ({"content": {"cifar10": "other"}}, "the data of"),
+        ({"evaluated_on": "validation"}, "validation rows"),
+        ({"class_order": (1, 0)}, "another stream"),
+    ):
+        other = [replace(record, **changes) for record in side([1, 2])]
+        with pytest.raises(UserError, match=words):
+            paired(side([1, 2]), other)
+        assert paired(side([1, 2]), other, anyway=True)[0].seeds == (0, 1)
+
+
+def test_sides_without_a_common_seed_are_refused():
+    with pytest.raises(UserError, match="no seed in common"):
+        paired([made(0, 1)], [made(1, 1)])
+
+
+def test_two_runs_of_one_seed_on_a_side_are_refused():
+    variant = replace(BASE.spec.method, learner=replace(BASE.spec.method.learner, lam=0.9))
+    with pytest.raises(UserError, match="two runs of one seed"):
+        paired([*side([1]), *side([2], method=variant)], side([1]))
+
+
+def test_a_measure_that_a_record_lacks_is_none():
+    (pairs,) = paired([replace(made(0, 1), forgetting=None)], [made(0, 1)])
+    assert pairs.measured("forgetting") is None
+
+
+# ----- as it is typed
+
+
+@pytest.fixture
+def results(typed, tmp_path):
+    folder = tmp_path / "results"
+    other = replace(BASE.spec.method, learner=replace(BASE.spec.method.learner, lam=0.9))
+    for record in (*side([31.0, 32.0, 33.5], "A-one"), *side([30.0, 30.5, 31.0], "B-one", method=other)):
+        where = folder / record.configuration
+        where.mkdir(parents=True, exist_ok=True)
+        (where / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    return folder
+
+
+def test_names_folders_and_files_are_compared(typed, results):
+    code, shown, _ = typed("compare", "A-one", "B-one", "--results", results)
+    assert code == 0 and "+1.67" in shown and "0, 1, 2 (n=3)" in shown and "paper" in shown
+    assert "— (3 of 3)" in shown and "needs 6 pairs" in shown
+    assert typed("compare", results / "A-one", results / "B-one")[:2][0] == 0
+    first, second = (sorted((results / name).iterdir())[0] for name in ("A-one", "B-one"))
+    code, shown, _ = typed("compare", first, second)
+    assert code == 0 and "+1.00" in shown and "(n=1)" in shown
+
+
+def test_a_damaged_record_is_named_and_passed_over(typed, results):
+    (results / "A-one" / "broken.json").write_text("{")
+    code, _, told = typed("compare", "A-one", "B-one", "--results", results)
+    assert code == 0 and told.startswith("skipped: ") and "broken.json" in told
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["A-one", "C-one", "--results", "results"], "no records of 'C-one' in results; there are: A-one, B-one"),
+        (["A-one", "B-one", "--results", "nowhere"], "no folder nowhere"),
+        (["A-one", "B-one", "--results", "results", "--measure", "speed"], "unknown measure 'speed'"),
+        (["A-one", "B-one", "--results", "results", "--confidence", "95"], "confidence must be in (0, 1)"),
+        (["results", "results"], "two runs of one seed"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(refuses, results, flags, words):
+    refuses("compare", *flags, words=words)

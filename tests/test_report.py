@@ -1,0 +1,323 @@
+"""The report is a function of records: what it says is what they hold, and nothing in them can break it."""
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from osscl.data.images import ImageBank, Labeled
+from osscl.experiments.record import read_records
+from osscl.methods.method import SHORT
+from osscl.report import thumbnails
+from osscl.report.chapters import chapters_of, flaw_of
+from osscl.report.confusion import by_step, confusion
+from osscl.report.figures import accuracy_curves, accuracy_matrix, drops, forgetting_curves
+from osscl.report.formats import TableSection, as_csv, as_latex, as_markdown, as_text
+from osscl.report.gate import gate_over_time, pass_rates, score_histograms
+from osscl.report.html import cell, prose, table
+from osscl.report.naming import method_name, setting_words
+from osscl.report.page import build_page, plotly_js
+from osscl.report.tables import headline
+from osscl.report.timing import time_by_phase
+
+RESULTS = Path(__file__).parents[1] / "results" / "h200"
+KEPT = ("74b601c5757f", "b0b47ab564f0", "b2a9c891ac35")
+VILE = '</script><script>alert("x")</script>'
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """Three that stay as they are, whatever is recorded later: two on one stream, one on another."""
+    records, problems = read_records(RESULTS)
+    assert not problems
+    return [record for record in records if record.id.rpartition("-")[2] in KEPT]
+
+
+@pytest.fixture(scope="module")
+def ursl(kept):
+    return next(record for record in kept if record.configuration == "ursl" and record.spec.scenario.main == "cifar10")
+
+
+def at_seed(record, seed, by=0.0):
+    """The same run at another seed, `by` points better."""
+    spec = replace(record.spec, seed=seed)
+    overall = tuple(value + by for value in record.overall)
+    return replace(record, id=spec.id, spec=spec, overall=overall, final=overall[-1])
+
+
+def one_chapter(*records):
+    (chapter,) = chapters_of(records)
+    return chapter
+
+
+def every_figure(records):
+    for chapter in chapters_of(records):
+        yield from (accuracy_curves(chapter), forgetting_curves(chapter), time_by_phase(chapter))
+        for entry in chapter.entries:
+            yield from (accuracy_matrix(chapter, entry), confusion(chapter, entry, None))
+            yield from (draw(chapter, entry) for draw in (gate_over_time, pass_rates, score_histograms))
+
+
+# ----- what may stand together
+
+
+def test_two_schedules_never_share_a_chapter(ursl):
+    short = replace(ursl, spec=replace(ursl.spec, schedule=SHORT))
+    assert [len(chapter.entries) for chapter in chapters_of([ursl, short])] == [1, 1]
+    assert len(headline([ursl, short]).rows) == 2
+
+
+def test_test_and_validation_rows_never_share_a_chapter(ursl):
+    scenario = replace(ursl.spec.scenario, validation_share=0.1)
+    chosen = replace(ursl, spec=replace(ursl.spec, scenario=scenario), evaluated_on="validation")
+    chapters = chapters_of([ursl, chosen])
+    assert sorted(chapter.rows_words for chapter in chapters) == ["test rows", "validation rows"]
+    assert any("validation_share=0.1" in chapter.words for chapter in chapters)
+
+
+def test_seeds_of_one_method_are_one_entry_with_their_number(ursl):
+    chapter = one_chapter(at_seed(ursl, 2), ursl, at_seed(ursl, 1))
+    assert [entry.label for entry in chapter.entries] == ["ursl · seeds 0, 1, 2 (n=3)"]
+
+
+def test_every_figure_names_schedule_rows_and_number_of_runs(kept):
+    for figure in every_figure(kept):
+        said = figure.caption + str(figure.table) + str(figure.plots)
+        assert re.search(r"schedule (paper|short)", figure.caption), figure.title
+        assert "n=1" in said and "test rows" in figure.caption, figure.title
+
+
+# ----- figures
+
+
+def test_the_band_spans_the_seeds_and_the_line_is_their_mean(ursl):
+    chapter = one_chapter(ursl, at_seed(ursl, 1, by=4.0))
+    band, line, *_ = accuracy_curves(chapter).plots[0]["data"]
+    steps = len(ursl.overall)
+    assert band["y"][:steps] == pytest.approx(list(ursl.overall), abs=1e-3)
+    assert band["y"][steps:][::-1] == pytest.approx([value + 4 for value in ursl.overall], abs=1e-3)
+    assert line["y"] == pytest.approx([value + 2 for value in ursl.overall], abs=1e-3)
+
+
+def test_one_seed_has_no_band(ursl):
+    traces = accuracy_curves(one_chapter(ursl)).plots[0]["data"]
+    assert not [trace for trace in traces if trace.get("fill")]
+
+
+def test_the_papers_number_is_a_mark_of_its_own(ursl):
+    mark = accuracy_curves(one_chapter(ursl)).plots[0]["data"][-1]
+    assert (mark["name"], mark["y"]) == ("the paper's URSL", [72.8])
+    other = replace(ursl, spec=replace(ursl.spec, scenario=replace(ursl.spec.scenario, memory=300)))
+    assert all(trace["name"] != mark["name"] for trace in accuracy_curves(one_chapter(other)).plots[0]["data"])
+
+
+def test_points_lost_average_to_the_records_forgetting(kept):
+    for record in kept:
+        lost = drops(record)
+        assert sum(lost) / len(lost) == pytest.approx(record.forgetting)
+
+
+def test_confusion_by_step_keeps_every_row(kept):
+    for record in kept:
+        small = by_step(record)
+        assert len(small) == len(record.steps)
+        assert sum(map(sum, small)) == sum(map(sum, record.confusion))
+
+
+def test_many_classes_can_also_be_seen_by_step(kept):
+    (large,) = [record for record in kept if record.spec.scenario.main == "cifar100"]
+    chapter = one_chapter(large)
+    figure = confusion(chapter, chapter.entries[0], None)
+    assert figure.positions == ("by class", "by step")
+    assert [len(plot["data"][0]["z"]) for plot in figure.plots] == [100, 10]
+
+
+def test_both_thresholds_are_drawn_at_every_step(ursl):
+    chapter = one_chapter(ursl)
+    figure = score_histograms(chapter, chapter.entries[0])
+    for step, plot in zip(ursl.steps, figure.plots, strict=True):
+        assert [shape["x0"] for shape in plot["layout"]["shapes"]] == [step.gate.threshold, step.gate.pseudo_threshold]
+
+
+def test_time_counts_a_cached_reference_as_it_cost(kept):
+    first, second = [record for record in kept if record.spec.scenario.main == "cifar10"]
+    assert {phase.cached for record in (first, second) for phase in record.steps[0].phases} == {True, False}
+    bars = {trace["name"]: trace["x"] for trace in time_by_phase(one_chapter(first, second)).plots[0]["data"]}
+    assert bars["reference"][0] == bars["reference"][1] > 0
+
+
+def test_plotly_accepts_every_figure(kept):
+    go = pytest.importorskip("plotly.graph_objects")
+    for figure in every_figure(kept):
+        for plot in figure.plots:
+            text = re.sub(r'"@[a-z]+(-\d)?(/[\d.]+)?"', '"#123456"', json.dumps(plot))
+            go.Figure(**json.loads(text))  # refuses what it does not know
+
+
+def test_a_figure_without_values_is_not_drawn(ursl):
+    blind = replace(ursl, steps=tuple(replace(step, gate=None) for step in ursl.steps))
+    page = build_page([blind])
+    assert "How well the gate tells" not in page and "Accuracy matrix" in page
+
+
+def test_a_threshold_beyond_all_scores_is_still_in_sight(ursl):
+    step = ursl.steps[0]
+    strict = replace(step, gate=replace(step.gate, threshold=-0.9, pseudo_threshold=1.4))
+    chapter = one_chapter(replace(ursl, steps=(strict, *ursl.steps[1:])))
+    low, high = score_histograms(chapter, chapter.entries[0]).plots[0]["layout"]["xaxis"]["range"]
+    assert low < -0.9 and high > 1.4
+
+
+# ----- names
+
+
+def test_a_changed_method_is_named_by_what_was_changed(ursl):
+    method = replace(ursl.spec.method, learner=replace(ursl.spec.method.learner, gamma=0.0))
+    changed = replace(ursl, configuration="ursl*", spec=replace(ursl.spec, method=method))
+    assert method_name(changed) == "ursl, learner.gamma=0"
+    assert method_name(ursl) == "ursl"
+
+
+def test_settings_that_differ_in_any_field_differ_in_words(ursl):
+    usual = ursl.spec.scenario
+    others = [replace(usual, **{field: value}) for field, value in
+              {"related": 4500, "imbalance": 10.0, "regime": "non_iid", "validation_share": 0.1}.items()]  # fmt: skip
+    assert len({setting_words(scenario) for scenario in [usual, *others]}) == 5
+
+
+# ----- tables
+
+
+TABLE = TableSection("T̂ & U", ("a|b", "50 %"), [("x_1", "—"), ("72.8 ± 0.9", "Û, T̂ → {γ}")], "a note")
+
+
+def test_markdown_keeps_its_columns():
+    lines = as_markdown(TABLE).splitlines()
+    assert lines[:2] == ["| a\\|b | 50 % |", "|---|---|"]
+    assert len(lines) == 4
+
+
+def test_csv_reads_back():
+    assert list(csv.reader(io.StringIO(as_csv(TABLE)))) == [list(TABLE.columns), *map(list, TABLE.rows)]
+
+
+def test_latex_makes_its_own_signs_harmless():
+    text = as_latex(TABLE)
+    assert r"x\_1 & --- \\" in text and r"72.8 $\pm$ 0.9 & $\hat U$, $\hat T$ $\to$ \{$\gamma$\} \\" in text
+    assert text.startswith(r"\begin{tabular}{ll}")
+
+
+def test_several_tables_are_told_apart_by_their_titles():
+    assert as_text([TABLE, TABLE], "md").count("## T̂ & U") == 2
+    assert "##" not in as_text([TABLE], "md")
+
+
+def test_a_verdict_has_a_sign_beside_its_colour():
+    assert "✓" in cell("reached") and "✗" in cell("short by 1.2") and "○" in cell("undecided (n=1)")
+    assert "badge" not in cell("72.8 ± 0.9")
+
+
+def test_further_sections_reach_the_page(ursl):
+    page = build_page([ursl], sections=[TableSection("T2 <b>", ("cell", "verdict"), [("5 %", "reached")], "n=3")])
+    assert "T2 &lt;b&gt;" in page and 'class="badge good"' in page and "Beside the paper" in page
+    assert "Beside the paper" not in build_page([ursl])
+
+
+def test_a_table_can_be_scrolled_by_keyboard():
+    assert 'tabindex="0" role="region" aria-label="T̂ &amp; U"' in table(TABLE)
+
+
+def test_symbols_are_set_low_and_words_left_alone():
+    assert prose("τ_id, SL_t−1, learner_batch") == "<i>τ</i><sub>id</sub>, <i>SL</i><sub>t−1</sub>, learner_batch"
+
+
+# ----- the page
+
+
+def test_the_page_needs_nothing_but_itself(ursl):
+    page = build_page([ursl]).replace(plotly_js(), "")
+    assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(https?:)?//""", page)
+    assert "@import" not in page
+
+
+def test_nothing_in_a_record_can_break_out_of_its_place(ursl):
+    vile = replace(ursl, configuration=VILE, made_by=replace(ursl.made_by, command=f"osscl {VILE} \udc80", device=VILE))
+    page = build_page([vile])
+    assert 'alert("x")' not in page and "alert(&quot;x&quot;)" in page
+    page.encode()  # no half characters either
+
+
+def test_missing_is_a_dash(ursl):
+    blind = replace(ursl, forgetting=None, steps=tuple(replace(step, gate=None) for step in ursl.steps))
+    row = dict(zip(headline([blind]).columns, headline([blind]).rows[0], strict=True))
+    assert row["forgetting"] == row["gate AUROC, first → last step"] == "—"
+
+
+def test_each_run_says_how_it_was_made(kept):
+    page = build_page(kept)
+    for record in kept:
+        assert record.made_by.command in page and record.made_by.commit in page and record.id in page
+
+
+def test_the_same_records_make_the_same_page(kept):
+    assert build_page(kept) == build_page(list(reversed(kept)))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda record: replace(record, overall=record.overall[:-1]),
+        lambda record: replace(record, accuracy=record.accuracy[::-1]),
+        lambda record: replace(record, confusion=record.confusion[1:]),
+        lambda record: replace(record, class_order=record.class_order[1:]),
+    ],
+)
+def test_a_record_that_does_not_fit_together_is_told(ursl, damage):
+    assert flaw_of(ursl) == ""
+    assert flaw_of(damage(ursl))
+
+
+# ----- pictures
+
+
+@pytest.fixture(scope="module")
+def banks(ursl):
+    """Noise in place of CIFAR: no picture is harder to compress."""
+    rng = torch.Generator().manual_seed(0)
+    made = {}
+    for name, classes in (("cifar10", 10), ("cifar100", 100)):
+        images = torch.randint(0, 256, (50000, 3, 32, 32), generator=rng, dtype=torch.uint8)
+        rows = Labeled(images, torch.arange(50000) % classes)
+        names = tuple(f"{name}-{c}" for c in range(classes))
+        made[name] = ImageBank(name, rows, rows, names, ursl.content[name])
+    return made
+
+
+def test_all_pictures_together_stay_within_half_a_megabyte(ursl, banks):
+    runs = [at_seed(ursl, seed) for seed in range(12)]
+    strips = thumbnails.strips_of(runs, banks)
+    assert 0 < sum(len(strip.sprite) for strip in strips.values()) <= 500_000
+    assert len(strips) == 12 and all(strip.rows for strip in strips.values())
+
+
+def test_a_picture_is_the_row_that_the_record_names(ursl, banks):
+    strip = thumbnails.strip_of(ursl, banks, budget=10**9)
+    first, step = strip.rows[0], ursl.steps[0]
+    for tile, (name, row) in zip(first.let_in, step.gate.let_in, strict=True):
+        label = int(banks[name].train.labels[row])
+        seen = label in step.new_classes
+        kind = "foreign" if name != "cifar10" else "seen" if seen else "unseen"
+        assert (tile.kind, tile.words) == (kind, f"{name}-{label} ({kind}; {name}, row {row})")
+    assert strip.sprite.startswith("data:image/jpeg;base64,") and strip.places == 16 * len(ursl.steps)
+
+
+def test_other_data_under_the_same_name_gives_no_pictures(ursl, banks):
+    other = {name: replace(bank, content="other") for name, bank in banks.items()}
+    strip = thumbnails.strip_of(ursl, other, budget=10**9)
+    assert strip.sprite == "" and all(tile.place is None for row in strip.rows for tile in row.let_in)
+    assert {tile.kind for row in strip.rows for tile in row.let_in} == {"main", "foreign"}

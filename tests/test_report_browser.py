@@ -1,0 +1,168 @@
+"""The report as a person sees it: a real browser, a desktop's and a phone's width, light and dark."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import chromium
+from osscl.data.benchmarks import load_bank
+from osscl.experiments.checkpoint import Options
+from osscl.experiments.demo import demo_specs
+from osscl.experiments.record import read_records
+from osscl.experiments.run import run
+from osscl.report.formats import TableSection
+from osscl.report.page import build_page
+
+pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium")
+DESKTOP, PHONE = 1280, 390
+FIGURES = "[...document.querySelectorAll('.plot')].filter(plot => plot.offsetParent)"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium.Browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The page of the recorded runs, and the page of a small demo with its pictures."""
+    folder = tmp_path_factory.mktemp("pages")
+    kept, _ = read_records(Path(__file__).parents[1] / "results" / "h200")
+    claims = TableSection("Claims", ("claim", "verdict"), [("each loss term helps", "undecided (n=1)")], "n=1")
+    (folder / "results.html").write_text(build_page(kept, sections=[claims]), encoding="utf-8")
+    options = Options(out=folder / "runs", device="cpu", share_references=False)
+    records = [run(spec, options) for spec in demo_specs(0, smallest=True).values()]
+    records += [replace(r, id=f"{r.id}-1", spec=replace(r.spec, seed=1)) for r in records]
+    banks = {name: load_bank(name, folder) for name in ("digits", "letters")}
+    (folder / "demo.html").write_text(build_page(records, banks), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in ("results", "demo")}
+
+
+@pytest.mark.parametrize(
+    ("page", "width", "dark"), [*itertools.product(["results", "demo"], [DESKTOP, PHONE], [False, True])]
+)
+def test_every_figure_is_drawn_without_an_error(browser, pages, page, width, dark):
+    browser.open(pages[page], width, height=40_000, dark=dark)  # so high that every figure is in sight
+    drawn = browser.evaluate(
+        f"{FIGURES}.map(plot => ({{name: plot.closest('figure').querySelector('.title').textContent,"
+        " width: plot.querySelector('svg.main-svg')?.getBoundingClientRect().width ?? 0, room: plot.clientWidth,"
+        " marks: plot.querySelectorAll('.trace path, .heatmaplayer image, .bars path').length}))"
+    )
+    assert len(drawn) >= 8
+    for figure in drawn:
+        assert figure["marks"] > 0, f"{figure['name']} is empty"
+        assert figure["width"] == pytest.approx(figure["room"], abs=1), figure["name"]
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+@pytest.mark.parametrize("page", ["results", "demo"])
+def test_nothing_sticks_out_sideways(browser, pages, page, width):
+    browser.open(pages[page], width, height=40_000)
+    browser.evaluate("document.querySelectorAll('details').forEach(box => box.open = true)")
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    wide = browser.evaluate(
+        "[...document.querySelectorAll('main *')].filter(e => e.offsetParent && !e.closest('.scroll, pre, svg, nav')"
+        " && e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right > innerWidth + 1)"
+        ".map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_no_label_of_a_figure_is_cut_off(browser, pages, width):
+    browser.open(pages["results"], width, height=40_000)
+    cut = browser.evaluate(
+        f"{FIGURES}.flatMap(plot => {{ const room = plot.getBoundingClientRect();"
+        " return [...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .xtitle, .ytitle')]"
+        ".filter(text => { const box = text.getBoundingClientRect(); return box.left < room.left - 1"
+        " || box.right > room.right + 1 || box.bottom > room.bottom + 1 || box.top < room.top - 1; })"
+        ".map(text => text.textContent + ' in ' + plot.closest('figure').querySelector('.title').textContent); })"
+    )
+    assert cut == []
+
+
+def test_the_page_follows_the_system_and_the_button(browser, pages):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    ink = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
+    browser.open(pages["demo"], DESKTOP, height=3000)
+    browser.evaluate("localStorage.clear()")
+    light = browser.evaluate(ground), browser.evaluate(ink)
+    browser.evaluate("document.getElementById('theme').click()")
+    browser.settle()
+    dark = browser.evaluate(ground), browser.evaluate(ink)
+    assert light[0] != dark[0] and light[1] != dark[1]
+    browser.evaluate("localStorage.clear()")
+    browser.open(pages["demo"], DESKTOP, height=3000, dark=True)
+    assert (browser.evaluate(ground), browser.evaluate(ink)) == dark
+    assert browser.errors == []
+
+
+def test_choosing_a_method_shows_its_figures(browser, pages):
+    browser.open(pages["results"], DESKTOP, height=40_000)
+    shown = "[...document.querySelectorAll('.panel')].filter(p => p.offsetParent).map(p => p.id)"
+    before = browser.evaluate(shown)
+    browser.evaluate(
+        "(s => { s.selectedIndex = 1; s.dispatchEvent(new Event('change')); })(document.querySelector('select'))"
+    )
+    browser.settle()
+    after = browser.evaluate(shown)
+    assert before[0] == "panel-1-0" and after[0] == "panel-1-1"
+    assert browser.evaluate("document.querySelectorAll('#panel-1-1 .plot svg.main-svg').length") > 0
+    assert browser.errors == []
+
+
+def test_the_slider_moves_through_the_steps(browser, pages):
+    browser.open(pages["results"], DESKTOP, height=40_000)
+    slider = "document.querySelector('.panel:not([hidden]) .slider input[aria-label^=Scores]')"
+    threshold = f"{slider}.closest('figure').querySelector('.annotation-text').textContent"
+    last = browser.evaluate(threshold)
+    browser.evaluate(f"(s => {{ s.value = 0; s.dispatchEvent(new Event('input')); }})({slider})")
+    assert browser.evaluate(threshold) != last
+    assert browser.evaluate(f"{slider}.closest('.slider').querySelector('output').value") == "step 1 of 5"
+
+
+def test_a_legend_hides_its_lines(browser, pages):
+    browser.open(pages["demo"], DESKTOP, height=40_000)
+    lines = "document.querySelector('section.legend-scope .two .plot').querySelectorAll('.scatterlayer .trace').length"
+    before = browser.evaluate(lines)
+    browser.evaluate("document.querySelector('section.legend-scope > .legend button').click()")
+    browser.settle()
+    assert 0 < browser.evaluate(lines) < before
+
+
+def test_the_keyboard_reaches_everything_in_order(browser, pages):
+    browser.open(pages["demo"], DESKTOP, height=3000)
+    reached = []
+    for _ in range(14):
+        for kind in ("keyDown", "keyUp"):
+            browser.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+        reached.append(browser.evaluate("document.activeElement.className + ' ' + document.activeElement.id + ' ' "
+                                        "+ document.activeElement.tagName"))  # fmt: skip
+    assert reached[0].startswith("skip") and "theme BUTTON" in reached[1]
+    assert any(one.startswith("scroll") for one in reached) and any("SUMMARY" in one for one in reached)
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert browser.evaluate(outline) != "none"
+
+
+def test_every_figure_has_words_and_a_table(browser, pages):
+    browser.open(pages["results"], DESKTOP, height=40_000)
+    assert browser.evaluate(
+        "[...document.querySelectorAll('figure')].every(f => f.querySelector('.plot').getAttribute('aria-label')"
+        " && f.querySelector('details table tbody tr'))"
+    )
+    assert browser.evaluate("document.querySelector('svg.drawing').getAttribute('aria-label').length") > 100
+
+
+def test_pictures_are_shown_where_the_data_is_at_hand(browser, pages):
+    browser.open(pages["demo"], DESKTOP, height=40_000)
+    pictures = (
+        "[...document.querySelectorAll('.tile[role=img]')].filter(t => getComputedStyle(t).backgroundImage != 'none')"
+    )
+    assert browser.evaluate(f"{pictures}.length") >= 16
+    browser.open(pages["results"], DESKTOP, height=40_000)
+    assert browser.evaluate(f"{pictures}.length") == 0
+    assert "the data was not at hand" in browser.evaluate("document.querySelector('.strip .note').textContent")

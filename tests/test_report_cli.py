@@ -1,0 +1,119 @@
+"""`osscl report` and the report of the demo: what is written, what is refused, what is left alone."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from osscl.cli import main
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+@pytest.fixture
+def osscl(monkeypatch, capsys, tmp_path):
+    """Call the command in a folder of its own, without data: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OSSCL_COMMIT", "here")
+    monkeypatch.delenv("OSSCL_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "160")
+
+    def call(*args):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["osscl", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def refused(osscl):
+    def call(*args, words):
+        code, _, shown = osscl(*args)
+        assert code == 2 and shown.splitlines()[-1].startswith("osscl: ") and "Traceback" not in shown
+        assert words in shown
+        return shown
+
+    return call
+
+
+def test_the_report_of_the_recorded_runs_is_one_file(osscl, tmp_path):
+    code, shown, problems = osscl("report", RESULTS)
+    assert (code, problems) == (0, "") and "written to report.html" in shown
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_cannot_be_reported_is_one_line(refused, tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused("report", "nowhere", words="no file or folder nowhere")
+    refused("report", "empty", words="no record of a finished run in empty")
+    refused("report", RESULTS, "--format", "pdf", words="allowed: html, md, csv, latex")
+    refused("report", words="Missing argument")
+    refused("report", RESULTS, "--out", "/proc/report.html", words="cannot write /proc/report.html")
+    refused("report", RESULTS, "--out", "empty", "--force", words="empty exists")
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_a_file_of_the_users_is_not_overwritten_unless_told_to(osscl, refused, tmp_path):
+    (tmp_path / "mine.html").write_text("mine")
+    refused("report", RESULTS, "--out", "mine.html", words="nothing is overwritten")
+    assert (tmp_path / "mine.html").read_text() == "mine"
+    assert osscl("report", RESULTS, "--out", "mine.html", "--force")[0] == 0
+    assert (tmp_path / "mine.html").read_text() != "mine"
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"format": "osscl record 1"}'])
+def test_a_damaged_record_is_named_and_left_alone(osscl, tmp_path, damage):
+    shutil.copytree(RESULTS / "h200", tmp_path / "runs")
+    (spoiled, *others) = sorted((tmp_path / "runs").glob("*.json"))
+    spoiled.write_bytes(damage)
+    code, shown, problems = osscl("report", "runs", "--format", "csv")
+    assert code == 0 and len(shown.splitlines()) == 1 + len(others)
+    assert problems.startswith("skipped: ") and spoiled.name in problems and problems.count("\n") == 1
+    assert spoiled.read_bytes() == damage
+
+
+def test_a_record_that_does_not_fit_together_is_named(refused, tmp_path):
+    kept = next((RESULTS / "h200").glob("*.json"))
+    data = json.loads(kept.read_text())
+    (tmp_path / "one.json").write_text(json.dumps({**data, "overall": data["overall"][1:]}))
+    shown = refused("report", "one.json", words="no record of a finished run in one.json")
+    assert f"skipped: the record of {data['id']} in one.json is damaged" in shown
+
+
+def test_the_same_run_counts_once(osscl):
+    once = osscl("report", RESULTS, "--format", "md")
+    assert osscl("report", RESULTS, RESULTS / "h200", "--format", "md") == once
+
+
+@pytest.mark.parametrize(("form", "begin"), [("md", "| setting |"), ("csv", "setting,"), ("latex", r"\begin{tabular}")])
+def test_tables_are_printed_or_written(osscl, tmp_path, form, begin):
+    code, shown, _ = osscl("report", RESULTS, "--format", form)
+    assert code == 0 and shown.startswith(begin) and "ursl-plus" in shown
+    assert osscl("report", RESULTS, "--format", form, "--out", "tables.txt")[0] == 0
+    assert (tmp_path / "tables.txt").read_text() == shown
+
+
+def test_without_plotly_the_report_says_what_it_needs(refused, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    refused("report", RESULTS, words="pip install plotly")
+
+
+def test_the_demo_ends_with_its_report_and_spares_other_files(osscl, tmp_path):
+    code, shown, _ = osscl("demo", "--smallest", "--out", "runs")
+    page = tmp_path / "runs" / "report.html"
+    assert code == 0 and "report:     runs/report.html" in shown
+    assert page.stat().st_size < 6_000_000
+    assert "data:image/png;base64," in page.read_text()  # digits and letters are always at hand
+    page.write_text(page.read_text().replace("Digits among letters", "An older page"))
+    assert osscl("demo", "--smallest", "--out", "runs")[0] == 0  # the runs are finished; the page is the demo's own
+    assert "An older page" not in page.read_text()
+    page.write_text("mine")
+    code, shown, _ = osscl("demo", "--smallest", "--out", "runs")
+    assert code == 0 and "not written, runs/report.html exists" in shown
+    assert page.read_text() == "mine"
