@@ -11,6 +11,7 @@ from osscl.experiments.stated import CLAIMS
 from osscl.experiments.tables import cell_of
 from osscl.methods.method import PAPER, SHORT, PhaseReport
 from osscl.report import verdicts
+from osscl.report.beside import sections_of
 from osscl.report.curves import auroc, over_time, rows, svg
 
 HELPS = Claim("L_TD helps", (compare("T4", "all-losses/ursl", "without-td/ursl"),))
@@ -155,6 +156,15 @@ def test_the_drawing_is_xml_with_a_point_for_every_step():
     )
     assert len(drawn.findall(".//{*}circle")) == 4 and len(drawn.findall(".//{*}polyline")) == 2
     assert drawn.find("{*}title").text == "F1: <curves> & more"
+
+
+def test_a_page_shows_the_tables_that_records_speak_of_and_the_claims():
+    known = list(pairs(HELPS, [1.0]))
+    titles = [section.title for section in sections_of(known)]
+    assert titles[-1] == "Claims" and any(title.startswith("T4: ") for title in titles)
+    assert all("schedule paper" in title for title in titles[:-1])
+    assert not any(title.startswith(("T1:", "T3:", "T15:")) for title in titles)
+    assert sections_of([]) == []
 
 
 def test_claims_are_about_the_ablations_scenario():

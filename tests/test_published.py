@@ -7,6 +7,7 @@ import yaml
 
 from osscl.experiments.published import published
 from osscl.experiments.search import CHOSEN, SEARCH_SPACE, TIED, chosen_rows, flat, search_rows
+from osscl.experiments.space import PAPER as SPACE
 from osscl.experiments.spec import configuration
 from osscl.experiments.tables import FIGURES, TABLES
 from osscl.frozen import plain
@@ -129,6 +130,13 @@ def test_the_search_space_is_the_papers():
     assert TIED["learner.gamma"] == "learner.lam"
     known = flat(plain(configuration("ursl")))
     assert {*SEARCH_SPACE, *TIED} <= set(known) | {"gate.eta"} and len(search_rows()) == len(SEARCH_SPACE) + len(TIED)
+
+
+def test_the_search_that_tune_runs_is_this_one():
+    """Whatever field a search ties to which other, the values of each are the same."""
+    ours = {field: [plain(value) for value in SEARCH_SPACE[TIED.get(field, field)]] for field in (*SEARCH_SPACE, *TIED)}
+    theirs = {field: yaml.safe_load(SPACE.get(text, text)) for field, text in SPACE.items()}
+    assert ours == theirs
 
 
 def test_the_chosen_values_are_the_papers_and_as_printed_has_them_all():

@@ -95,16 +95,16 @@ def compare(table: str, better: str, worse: str, against: str | None = None) -> 
 
 def findings(claims: Iterable[Claim], records: Records) -> list[Finding]:
     """What the records say of each claim, by data and schedule."""
-    worlds = _worlds(records)
+    seen = worlds(records)
     found = []
     for claim in claims:
-        of_claim = [_finding(claim, records, data, schedule, seeds) for (data, schedule), seeds in worlds.items()]
+        of_claim = [_finding(claim, records, data, schedule, seeds) for (data, schedule), seeds in seen.items()]
         told = [finding for finding in of_claim if finding.parts]
         found += told or [Finding(claim, None, None, (), len(claim.comparisons))]
     return found
 
 
-def _worlds(records: Records) -> Mapping[tuple[Data, Schedule], Sequence[int]]:
+def worlds(records: Records) -> Mapping[tuple[Data, Schedule], Sequence[int]]:
     """The data and schedules that records are of, and their seeds."""
     seeds: dict[tuple[Data, Schedule], set[int]] = {}
     for record in records.values():
