@@ -19,6 +19,7 @@ WIDTHS = {
     "wrn-28-10": 640,
     "small": 256,
     "small-wide": 512,
+    "small-deep": 256,
 }
 LIGHT = ["resnet18", "wrn-40-2", "small"]
 

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from osscl.data import demo
+from osscl.data import benchmarks, demo
 from osscl.data.benchmarks import dataset, load_bank
 
 NOWHERE = Path("nowhere")
 
 
-@pytest.mark.parametrize("name", ["digits", "letters"])
+@pytest.mark.parametrize("name", benchmarks.EMBEDDED)
 def test_an_embedded_bank_is_the_same_at_every_call(name: str):
     one, two = load_bank(name, NOWHERE), load_bank(name, NOWHERE)
     assert one.content == two.content
     assert torch.equal(one.train.images, two.train.images)
 
 
-@pytest.mark.parametrize("name", ["digits", "letters"])
+@pytest.mark.parametrize("name", benchmarks.EMBEDDED)
 def test_an_embedded_bank_is_what_its_spec_says(name: str):
     bank, spec = load_bank(name, NOWHERE), dataset(name)
     pixels = bank.train.images.float() / 255
@@ -28,7 +28,7 @@ def test_an_embedded_bank_is_what_its_spec_says(name: str):
     assert len(bank.class_names) == spec.classes
 
 
-@pytest.mark.parametrize("name", ["digits", "letters"])
+@pytest.mark.parametrize("name", benchmarks.EMBEDDED)
 def test_a_quarter_of_every_class_is_held_out(name: str):
     bank = load_bank(name, NOWHERE)
     train, test = bank.train.labels.bincount(), bank.test.labels.bincount()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from osscl import __version__
-from osscl.cli import bench, compare, data, demo, model, report, run, study, tune
+from osscl.cli import bench, claims, compare, data, demo, figure, model, report, run, study, table, tune
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
@@ -30,6 +30,10 @@ app.command("run")(run.run)
 app.command("runs")(run.runs)
 app.command("list")(run.names)
 app.command("stream")(run.stream)
+app.command("table")(table.table)
+app.command("figure")(figure.figure)
+app.command("experiments")(figure.experiments)
+app.command("claims")(claims.claims)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("predict")(model.predict)

@@ -26,6 +26,7 @@ def report(
     ] = None,
 ) -> None:  # fmt: skip
     """Make one page of records that opens from disk, or print their tables."""
+    from osscl.report.beside import sections_of
     from osscl.report.formats import FORMATS, as_text
     from osscl.report.page import build_page
     from osscl.report.tables import headline
@@ -39,7 +40,10 @@ def report(
             f"{target} exists; nothing is overwritten, give another --out" + ("" if target.is_dir() else " or --force")
         )
     records = records_in(places)
-    text = build_page(records, banks_of(records, data)) if form == PAGE else as_text([headline(records)], form)
+    if form == PAGE:
+        text = build_page(records, banks_of(records, data), sections_of(records))
+    else:
+        text = as_text([headline(records)], form)
     if target is None:
         typer.echo(text, nl=False)
         return

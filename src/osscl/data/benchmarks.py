@@ -1,7 +1,7 @@
 """The data sets the package knows by name, and how each becomes an ImageBank."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from osscl.data import decoded as cache
@@ -43,6 +43,23 @@ class DatasetSpec:
 # A mirrored or recoloured glyph is another glyph or none at all.
 GLYPHS = Augmentation(scale=(0.7, 1.0), flip=0.0, jitter=0.0, grey=0.0)
 
+LETTERS = DatasetSpec(
+    name="letters",
+    title="Letters unlike any digit, 8 x 8, drawn by this package",
+    licence="drawn here; the font is Aileron (CC0), as shipped with Pillow",
+    homepage="https://dotcolon.net/fonts/aileron",
+    channels=1,
+    size=8,
+    mean=(0.309,),
+    std=(0.371,),
+    classes=22,
+    classes_per_step=2,
+    draws_per_step=400,
+    augmentation=GLYPHS,
+    layout=None,
+    archive=None,
+)
+
 DATASETS: dict[str, DatasetSpec] = {
     "digits": DatasetSpec(
         name="digits",
@@ -60,21 +77,10 @@ DATASETS: dict[str, DatasetSpec] = {
         layout=None,
         archive=None,
     ),
-    "letters": DatasetSpec(
-        name="letters",
-        title="Letters unlike any digit, 8 x 8, drawn by this package",
-        licence="drawn here; the font is Aileron (CC0), as shipped with Pillow",
-        homepage="https://dotcolon.net/fonts/aileron",
-        channels=1,
-        size=8,
-        mean=(0.309,),
-        std=(0.371,),
-        classes=22,
-        classes_per_step=2,
-        draws_per_step=400,
-        augmentation=GLYPHS,
-        layout=None,
-        archive=None,
+    "letters": LETTERS,
+    "letters-turned": replace(LETTERS, name="letters-turned", title="The letters, lying on their side"),
+    "letters-faint": replace(
+        LETTERS, name="letters-faint", title="The letters, grey on a tinted ground", mean=(0.405,), std=(0.185,)
     ),
     "cifar10": DatasetSpec(
         name="cifar10",
@@ -158,7 +164,12 @@ DATASETS: dict[str, DatasetSpec] = {
     ),
 }
 
-EMBEDDED: dict[str, Callable[[], Decoded]] = {"digits": demo.digits, "letters": demo.letters}
+EMBEDDED: dict[str, Callable[[], Decoded]] = {
+    "digits": demo.digits,
+    "letters": demo.letters,
+    "letters-turned": demo.letters_turned,
+    "letters-faint": demo.letters_faint,
+}
 READERS: dict[str, Callable[[Path], Decoded]] = {
     "cifar10": readers.read_cifar10,
     "cifar100": readers.read_cifar100,

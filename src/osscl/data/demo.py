@@ -1,6 +1,7 @@
 """The embedded data sets: handwritten digits to learn, and a world of letters around them; no file, no network."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.random import Generator
@@ -28,6 +29,22 @@ def letters() -> Decoded:
     images = np.concatenate([_hand_drawn(letter, rng) for letter in LETTERS])
     labels = np.repeat(np.arange(len(LETTERS)), IMAGES_PER_LETTER)
     return _split(images, labels, LETTERS)
+
+
+def letters_turned() -> Decoded:
+    """The letters, lying on their side: a quarter turn to the left."""
+    return _redrawn(lambda images: np.rot90(images, axes=(2, 3)))
+
+
+def letters_faint() -> Decoded:
+    """The letters in grey on a tinted ground: black and white are halfway to the middle."""
+    return _redrawn(lambda images: images // 2 + 64)
+
+
+def _redrawn(change: Callable[[Array], Array]) -> Decoded:
+    """The letters, each image changed."""
+    known = letters()
+    return replace(known, train_images=change(known.train_images), test_images=change(known.test_images))
 
 
 def _shades(counts: Array) -> Array:

@@ -120,18 +120,20 @@ class WideResNet(Backbone):
 
 
 class SmallNet(Backbone):
-    """Three 3x3 convolutions of p, 2p and 4p planes, for images of 8 to 32 px.
+    """3x3 convolutions of p, 2p and 4p planes, `depth` of each, for images of 8 to 32 px.
 
     Its features keep a grid of 2 x 2 places: of a glyph it matters where a stroke is.
     """
 
-    def __init__(self, channels: int, planes: int = 16) -> None:
+    def __init__(self, channels: int, planes: int = 16, depth: int = 1) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         width = channels
         for outputs, stride in ((planes, 1), (2 * planes, 2), (4 * planes, 2)):
-            layers += [conv(3, width, outputs, stride), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
-            width = outputs
+            for i in range(depth):
+                layers += [conv(3, width, outputs, stride if i == 0 else 1)]
+                layers += [nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+                width = outputs
         self.layers = nn.Sequential(*layers)
         self.width = 4 * width
         initialise(self)
@@ -172,4 +174,5 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {  # name -> net for that many
     "wrn-28-10": lambda channels: WideResNet(channels, depth=28, factor=10),
     "small": SmallNet,
     "small-wide": lambda channels: SmallNet(channels, 32),
+    "small-deep": lambda channels: SmallNet(channels, depth=2),
 }

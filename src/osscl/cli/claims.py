@@ -1,0 +1,28 @@
+"""`osscl claims`: what the paper says of its method, held against the records."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osscl.cli import wanted as ask
+from osscl.cli.table import show_section
+
+Only = Annotated[str | None, typer.Option("--schedule", help="Records of one schedule alone; all by default.")]
+
+
+def claims(
+    schedule: Only = None,
+    format: ask.Format = "text",
+    results: ask.Results = None,
+    out: ask.Out = Path("runs"),
+) -> None:
+    """Check the paper's comparative claims over recorded pairs on identical streams; nothing is run."""
+    from osscl.experiments.spec import schedule as schedule_of
+    from osscl.report import verdicts
+
+    ask.known_format(format)
+    wanted = None if schedule is None else schedule_of(schedule)
+    records = ask.records_in(results, out)
+    kept = {id: record for id, record in records.items() if wanted is None or record.spec.schedule == wanted}
+    show_section(verdicts.section(kept), format)

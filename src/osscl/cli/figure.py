@@ -1,0 +1,103 @@
+"""`osscl figure` and `osscl experiments`: the gate over time, and the limitations that the paper states."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from osscl.cli import wanted as ask
+from osscl.cli.engine import Address, EngineName, GpuShare
+from osscl.cli.table import show_outcomes, show_plan, show_section
+from osscl.errors import UserError
+
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves there.")]
+
+
+def figure(
+    name: Annotated[str, typer.Argument(metavar="F1|F2", help="A figure.")],
+    seeds: ask.Seeds = "0-2",
+    schedule: ask.ScheduleName = "paper",
+    on: ask.On = "paper",
+    run: ask.Run = True,
+    dry_run: ask.DryRun = False,
+    format: ask.Format = "text",
+    svg: Svg = None,
+    results: ask.Results = None,
+    device: ask.Device = "auto",
+    data: ask.Data = None,
+    out: ask.Out = Path("runs"),
+    max_minutes: ask.MaxMinutes = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    gpu_share: GpuShare = None,
+) -> None:
+    """Make a figure of the paper: AUROC and precision of the gate by the number of classes seen."""
+    from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine
+    from osscl.experiments.outcomes import outcome
+    from osscl.experiments.tables import FIGURES, one_of
+    from osscl.report import curves
+
+    ask.known_format(format)
+    asked = ask.wanted(one_of(FIGURES, "figure", name), seeds, schedule, on)
+    if svg is not None and svg.exists():
+        raise UserError(f"{svg} exists; nothing is overwritten, give another file")
+    records = ask.records_in(results, out)
+    if dry_run:
+        show_plan(asked, records, out)
+        return
+    if run:
+        options, where = Options(out, data, device, max_minutes), Engine(engine, address, gpu_share)
+        records = ask.complete(asked, records, options, where, quiet=format != "text")
+    found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
+    title = f"{asked.table.id}: {asked.table.title}"
+    said = f"schedule {schedule}, seeds {', '.join(map(str, found.seeds)) or '—'}, n={len(found.records)}"
+    show_section(curves.section(title, said, asked.table.notes, found.records), format)
+    if svg is not None:
+        _draw(svg, curves.svg(title, said, found.records), bool(found.records))
+
+
+def _draw(path: Path, drawing: str, recorded: bool) -> None:
+    from osscl.stored import write_text
+
+    if not recorded:
+        raise UserError(f"nothing to draw in {path}: no run of this figure is recorded at this schedule")
+    write_text(path, drawing)
+    typer.echo(f"written to {path}", err=True)
+
+
+def experiments(
+    name: Annotated[str, typer.Argument(metavar="L1|L2|L3", help="Imbalanced classes, little data, little memory.")],
+    seeds: ask.Seeds = "0-2",
+    cells: ask.Cells = None,
+    schedule: ask.ScheduleName = "paper",
+    shard: ask.Shard = None,
+    on: ask.On = "paper",
+    run: ask.Run = True,
+    dry_run: ask.DryRun = False,
+    format: ask.Format = "text",
+    results: ask.Results = None,
+    device: ask.Device = "auto",
+    data: ask.Data = None,
+    out: ask.Out = Path("runs"),
+    max_minutes: ask.MaxMinutes = None,
+    engine: EngineName = "local",
+    address: Address = None,
+    gpu_share: GpuShare = None,
+) -> None:
+    """Run what the paper names as limitations: imbalanced classes, little unlabelled data, a very small memory."""
+    from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine
+    from osscl.experiments.limits import LIMITS
+    from osscl.experiments.tables import one_of
+
+    ask.known_format(format)
+    asked = ask.wanted(one_of(LIMITS, "experiment", name), seeds, schedule, on, cells, shard)
+    records = ask.records_in(results, out)
+    if dry_run:
+        show_plan(asked, records, out)
+        return
+    if run:
+        options, where = Options(out, data, device, max_minutes), Engine(engine, address, gpu_share)
+        records = ask.complete(asked, records, options, where, quiet=format != "text")
+    show_outcomes(asked, records, format)

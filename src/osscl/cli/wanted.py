@@ -1,0 +1,146 @@
+"""What a command about cells is asked for, the records that are there, and the runs that are not."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osscl.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from osscl.experiments.cells import Table
+    from osscl.experiments.checkpoint import Options
+    from osscl.experiments.engine import Engine, Watch
+    from osscl.experiments.record import RunRecord
+    from osscl.experiments.spec import RunSpec
+    from osscl.methods.method import Schedule
+
+PLACES = ("paper", "demo")
+FORMATS = ("text", "markdown", "csv", "latex")
+RESULTS = Path("results")
+
+Seeds = Annotated[str, typer.Option(help="0-2 or 0,3,5.")]
+Cells = Annotated[str | None, typer.Option(help="Some cells: cells, rows or columns, with * and ?, between commas.")]
+ScheduleName = Annotated[str, typer.Option("--schedule", help="paper, short, smoke, demo.")]
+Shard = Annotated[str | None, typer.Option(metavar="I/N", help="The I-th of N parts of the runs.")]
+On = Annotated[str, typer.Option(help="paper: the paper's data sets; demo: digits among letters, small networks.")]
+Run = Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show what is there.")]
+DryRun = Annotated[bool, typer.Option(help="Show the runs and what they will cost, and stop.")]
+Format = Annotated[str, typer.Option("--format", help="text, markdown, csv, latex.")]
+Results = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="DIR", help="Where records lie; may be repeated. The --out folder, and ./results if present."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data lies; else $OSSCL_DATA, else the cache.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")]
+MaxMinutes = Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long; here, all runs together.")]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Cells of a table, at one schedule, for some seeds."""
+
+    table: "Table"
+    schedule: "Schedule"
+    seeds: tuple[int, ...]
+    shard: tuple[int, int] | None = None
+
+    def runs(self) -> "list[RunSpec]":
+        """The runs of these cells, or of a part of them."""
+        from osscl.experiments.plan import runs_of, sharded
+
+        specs = runs_of(self.table.cells, self.schedule, self.seeds)
+        return specs if self.shard is None else sharded(specs, self.shard)
+
+
+def wanted(
+    table: "Table", seeds: str, schedule: str, on: str, cells: str | None = None, shard: str | None = None
+) -> Wanted:
+    """What was typed, checked."""
+    from osscl.cli.specs import seeds_of
+    from osscl.experiments.plan import shard_of
+    from osscl.experiments.spec import schedule as schedule_of
+    from osscl.experiments.stand_in import on_demo
+    from osscl.experiments.tables import picked
+
+    if on not in PLACES:
+        raise unknown("place", on, PLACES)
+    chosen = picked(table, cells)
+    chosen = on_demo(chosen) if on == "demo" else chosen
+    part = None if shard is None else shard_of(shard)
+    return Wanted(chosen, schedule_of(schedule), tuple(seeds_of(None, seeds)), part)
+
+
+def known_format(name: str) -> None:
+    if name not in FORMATS:
+        raise unknown("format", name, FORMATS)
+
+
+def records_in(results: list[Path] | None, out: Path) -> "dict[str, RunRecord]":
+    """Every record that is there; damaged files are named and left alone."""
+    from osscl.experiments.plan import known_records
+
+    for folder in results or ():
+        if not folder.is_dir():
+            raise UserError(f"no folder {folder} to read records from")
+    folders = [*(results or [RESULTS]), out]
+    records, problems = known_records(folder for folder in folders if folder.is_dir())
+    for problem in problems:
+        typer.echo(f"skipped: {problem}", err=True)
+    return records
+
+
+def missing(specs: "Sequence[RunSpec]", records: "dict[str, RunRecord]", out: Path) -> "list[RunSpec]":
+    """Runs without a record; one whose record is damaged is not carried out again, for nothing is overwritten."""
+    return [spec for spec in specs if spec.id not in records and not (out / spec.id / f"{spec.id}.json").exists()]
+
+
+def complete(
+    asked: Wanted, records: "dict[str, RunRecord]", options: "Options", engine: "Engine", quiet: bool
+) -> "dict[str, RunRecord]":
+    """The records, and those of the runs that were missing, carried out now."""
+    from functools import partial
+
+    import torch
+
+    from osscl.cli.show import watching
+    from osscl.device import pick_device
+
+    specs = missing(asked.runs(), records, options.out)
+    if not specs:
+        return records
+    if engine.name == "local":
+        pick_device(options.device)  # a wrong one is told before anything is run
+    if asked.table.cells[0].small:
+        torch.set_num_threads(1)  # networks this small are slower on several threads
+    found = dict(records)
+    watch = None if quiet or engine.name != "local" else partial(_named, watching, asked.table.id)
+    for done, record in enumerate(in_time(specs, options, engine, watch), 1):
+        found[record.id] = record
+        if not quiet:
+            typer.echo(f"{asked.table.id}  run {done} of {len(specs)} done  {record.id}  {record.final:.1f} %")
+    return found
+
+
+def _named(watching: "Callable[[str], Any]", title: str, spec: "RunSpec") -> "Any":
+    return watching(f"{title} {spec.id}")
+
+
+def in_time(
+    specs: "Sequence[RunSpec]", options: "Options", engine: "Engine", watch: "Watch | None" = None
+) -> "Iterator[RunRecord]":
+    """Runs by an engine; here, one after another, `options.max_minutes` bounds all of them together."""
+    import time
+
+    from osscl.experiments.engine import carry_out
+
+    if engine.name != "local" or options.max_minutes is None:
+        yield from carry_out(specs, options, engine, watch)
+        return
+    started = time.monotonic()
+    for spec in specs:
+        left = max(0.0, options.max_minutes - (time.monotonic() - started) / 60)
+        yield from carry_out([spec], replace(options, max_minutes=left), engine, watch)

@@ -1,0 +1,163 @@
+"""The paper's comparative claims as statements that records confirm or refute, pair by pair, on identical streams."""
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Literal
+
+from osscl.experiments.cells import Cell
+from osscl.experiments.outcomes import measured
+from osscl.experiments.plan import Records
+from osscl.experiments.record import RunRecord
+from osscl.experiments.stand_in import cell_on_demo
+from osscl.experiments.tables import cell_of
+from osscl.methods.method import Schedule
+
+ENOUGH = 3  # paired seeds, below which nothing is decided
+LEVEL = 1.0  # points of accuracy that are no difference
+SMALL = 2.0  # points of accuracy that are a small one
+
+Quantity = Literal["accuracy", "minutes", "auroc", "precision"]
+Data = Literal["paper", "demo"]
+Verdict = Literal["holds", "refuted", "undecided"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two cells of a table; or one, at its last step and at its first."""
+
+    table: str
+    better: Cell
+    worse: Cell
+
+    @property
+    def words(self) -> str:
+        return f"{self.table} {self.better.name}" + ("" if self.better == self.worse else f" − {self.worse.name}")
+
+    @property
+    def published(self) -> float | None:
+        """The difference that the paper prints."""
+        if self.better == self.worse or self.better.published is None or self.worse.published is None:
+            return None
+        return self.better.published.mean - self.worse.published.mean
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about differences: it holds where each mean difference lies between `low` and `high`."""
+
+    statement: str
+    comparisons: tuple[Comparison, ...]
+    quantity: Quantity = "accuracy"
+    low: float = 0.0
+    high: float = math.inf
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison and what the records say of it."""
+
+    comparison: Comparison
+    seeds: tuple[int, ...]
+    differences: tuple[float, ...]  # one a seed
+
+    def verdict(self, claim: Claim) -> Verdict:
+        if len(self.seeds) < ENOUGH:
+            return "undecided"
+        return "holds" if claim.low < mean(self.differences) < claim.high else "refuted"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim over the pairs of one schedule; without a schedule where there is no pair at all."""
+
+    claim: Claim
+    data: Data | None
+    schedule: Schedule | None
+    parts: tuple[Part, ...]  # comparisons that have pairs
+    comparisons: int  # all there are; on the demo's data several of the paper's are one
+
+    @property
+    def verdict(self) -> Verdict:
+        """Refuted by any comparison; held by all of them together."""
+        verdicts = [part.verdict(self.claim) for part in self.parts]
+        if "refuted" in verdicts:
+            return "refuted"
+        return "holds" if verdicts.count("holds") == self.comparisons else "undecided"
+
+
+def compare(table: str, better: str, worse: str, against: str | None = None) -> Comparison:
+    """Two cells by their names; `against` is the other's table where it is another."""
+    return Comparison(table, cell_of(table, better), cell_of(against or table, worse))
+
+
+def findings(claims: Iterable[Claim], records: Records) -> list[Finding]:
+    """What the records say of each claim, by data and schedule."""
+    seen = worlds(records)
+    found = []
+    for claim in claims:
+        of_claim = [_finding(claim, records, data, schedule, seeds) for (data, schedule), seeds in seen.items()]
+        told = [finding for finding in of_claim if finding.parts]
+        found += told or [Finding(claim, None, None, (), len(claim.comparisons))]
+    return found
+
+
+def worlds(records: Records) -> Mapping[tuple[Data, Schedule], Sequence[int]]:
+    """The data and schedules that records are of, and their seeds."""
+    seeds: dict[tuple[Data, Schedule], set[int]] = {}
+    for record in records.values():
+        data: Data = "demo" if record.spec.scenario.main == "digits" else "paper"
+        seeds.setdefault((data, record.spec.schedule), set()).add(record.spec.seed)
+    return {world: sorted(some) for world, some in seeds.items()}
+
+
+def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, seeds: Sequence[int]) -> Finding:
+    distinct = {
+        tuple(_id(cell, data, schedule, seeds[0]) for cell in (comparison.better, comparison.worse)): comparison
+        for comparison in reversed(claim.comparisons)
+    }
+    parts = [_part(one, claim.quantity, records, data, schedule, seeds) for one in reversed(distinct.values())]
+    return Finding(claim, data, schedule, tuple(part for part in parts if part.seeds), len(distinct))
+
+
+def _part(
+    comparison: Comparison, quantity: Quantity, records: Records, data: Data, schedule: Schedule, seeds: Sequence[int]
+) -> Part:
+    pairs = {}
+    for seed in seeds:
+        better, worse = (records.get(_id(cell, data, schedule, seed)) for cell in (comparison.better, comparison.worse))
+        if better is not None and worse is not None and same_stream(better, worse):
+            pairs[seed] = difference(better, worse, quantity)
+    told = {seed: change for seed, change in pairs.items() if change is not None}
+    return Part(comparison, tuple(told), tuple(told.values()))
+
+
+@functools.cache
+def _id(cell: Cell, data: Data, schedule: Schedule, seed: int) -> str:
+    return (cell_on_demo(cell) if data == "demo" else cell).spec(schedule, seed).id
+
+
+def same_stream(one: RunRecord, other: RunRecord) -> bool:
+    """The same classes in the same order, tested on the same rows of the same data: unlabelled rows may differ, where
+    they are what is compared."""
+    shared = set(one.content) & set(other.content)
+    return (
+        one.class_order == other.class_order
+        and (one.evaluated_on, one.evaluated_rows) == (other.evaluated_on, other.evaluated_rows)
+        and one.spec.stream == other.spec.stream
+        and all(one.content[name] == other.content[name] for name in shared)
+    )
+
+
+def difference(better: RunRecord, worse: RunRecord, quantity: Quantity) -> float | None:
+    """Of final accuracies, of the references' minutes; or of the gate between the last step and the first."""
+    if quantity == "accuracy":
+        return better.final - worse.final
+    if quantity == "minutes":
+        longer, shorter = measured(better, "reference"), measured(worse, "reference")
+        return None if longer is None or shorter is None else longer - shorter
+    gates = [better.steps[0].gate, better.steps[-1].gate]
+    values = [None if gate is None else gate.auroc_related if quantity == "auroc" else gate.precision for gate in gates]
+    return None if values[0] is None or values[1] is None else values[1] - values[0]

@@ -1,0 +1,87 @@
+"""What records say of a table's cells: our mean beside the paper's, and a verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, pstdev
+
+from osscl.experiments.cells import Cell, Measure, Table
+from osscl.experiments.plan import Records
+from osscl.experiments.record import RunRecord
+from osscl.methods.method import PAPER, SCHEDULES, Schedule
+
+POINT = 1.0  # of accuracy: the most that we may stay below the paper's mean
+ROUNDING = 1e-6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One cell and the records of it, one a seed."""
+
+    cell: Cell
+    schedule: Schedule
+    records: tuple[RunRecord, ...]
+    values: tuple[float, ...]  # one a record
+
+    @property
+    def mean(self) -> float | None:
+        return mean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        return pstdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(record.spec.seed for record in self.records)
+
+    @property
+    def verdict(self) -> str | None:
+        """reached, short by x, over by x, not run; None for other schedules and where the paper has no number."""
+        if self.mean is None:
+            return "not run"
+        theirs = self.cell.published
+        if theirs is None or self.schedule != PAPER:
+            return None
+        if self.cell.measure != "accuracy":
+            over = self.mean - theirs.mean
+            return "reached" if over <= ROUNDING else f"over by {over:.1f}"
+        short = theirs.mean - self.mean
+        return "reached" if short <= min(theirs.std or 0.0, POINT) + ROUNDING else f"short by {short:.1f}"
+
+
+def outcomes(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> list[Outcome]:
+    """Every cell of a table, by the records of this schedule and these seeds alone."""
+    return [outcome(cell, records, schedule, seeds) for cell in table.cells]
+
+
+def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[int]) -> Outcome:
+    found = [records[id] for seed in seeds if (id := cell.spec(schedule, seed).id) in records]
+    values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
+    return Outcome(cell, schedule, tuple(record for record, _ in values), tuple(value for _, value in values))
+
+
+def measured(record: RunRecord, measure: Measure) -> float | None:
+    """What a cell shows of a run; None where the run has no such phase."""
+    if measure == "accuracy":
+        return record.final
+    by_step = [{phase.name: phase.seconds / 60 for phase in step.phases} for step in record.steps]
+    reference = [minutes["reference"] for minutes in by_step if "reference" in minutes]
+    others = [sum(time for name, time in minutes.items() if name != "reference") for minutes in by_step]
+    if measure == "learner":
+        return mean(others)
+    if measure == "minutes":
+        return (sum(reference) + sum(others)) / len(by_step)
+    if measure == "later reference":
+        reference = reference[1:]
+        return mean(reference) if reference else None
+    return sum(reference) if reference else None  # pretraining, and the reference over all steps
+
+
+def other_schedules(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> dict[str, int]:
+    """How many runs of a table are recorded under other schedules, whose numbers are not mixed in."""
+    counts = {
+        name: len({id for cell in table.cells for seed in seeds if (id := cell.spec(other, seed).id) in records})
+        for name, other in SCHEDULES.items()
+        if other != schedule
+    }
+    return {name: count for name, count in counts.items() if count}

@@ -1,0 +1,134 @@
+"""From cells to runs: each once, runs that share a reference network together, split among machines, and their cost."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+from osscl.errors import SpecError
+from osscl.experiments.cells import Cell
+from osscl.experiments.record import RunRecord, read_records
+from osscl.experiments.spec import RunSpec
+from osscl.frozen import content_id
+from osscl.methods.co2l import Co2lConfig
+from osscl.methods.method import Schedule
+from osscl.methods.ursl import UrslConfig
+
+Records = Mapping[str, RunRecord]  # by id
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What runs will take, by the records' own timings."""
+
+    seconds: float
+    references: int  # networks to be trained, each once however many runs share it
+    unknown: int  # runs that no record speaks for; they are not in the seconds
+
+
+def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[str]]:
+    """Every record below these folders by its id, and what is wrong with the files that are damaged."""
+    records: dict[str, RunRecord] = {}
+    problems: list[str] = []
+    for folder in folders:
+        found, damaged = read_records(folder)
+        records = {record.id: record for record in found} | records
+        problems += damaged
+    return records, list(dict.fromkeys(problems))
+
+
+def runs_of(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> list[RunSpec]:
+    """The runs that cells need, each once; all cells of a seed before the next seed."""
+    specs = {(spec := cell.spec(schedule, seed)).id: spec for seed in seeds for cell in cells}
+    return [spec for group in together(list(specs.values())) for spec in group]
+
+
+def cells_by_run(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> dict[str, list[str]]:
+    """The names of the cells that each run makes, by its id."""
+    names: dict[str, list[str]] = {}
+    for seed in seeds:
+        for cell in cells:
+            names.setdefault(cell.spec(schedule, seed).id, []).append(cell.name)
+    return names
+
+
+def reference_of(spec: RunSpec) -> str | None:
+    """The same for runs that train the same reference networks; None for a run that trains none."""
+    method = spec.method
+    trains = (isinstance(method, UrslConfig) and method.needs_reference) or (
+        isinstance(method, Co2lConfig) and method.unlabeled == "pretrain"
+    )
+    if not trains or not (spec.scenario.related or spec.scenario.unrelated):
+        return None
+    world = replace(spec.scenario, memory=0)  # everything else decides what U_t holds
+    return content_id([world, method.reference, replace(spec.schedule, name="any"), spec.seed, spec.stream])
+
+
+def together(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
+    """Runs that train the same reference in one group, in the order in which they are first met."""
+    groups: dict[str, list[RunSpec]] = {}
+    for spec in specs:
+        groups.setdefault(reference_of(spec) or spec.id, []).append(spec)
+    return list(groups.values())
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """`2/5` is the second of five parts."""
+    found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise SpecError(f"a shard is written i/n with i from 1 to n, as in 2/5, got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def sharded(specs: Sequence[RunSpec], shard: tuple[int, int]) -> list[RunSpec]:
+    """One part of the plan: groups are dealt whole, the largest first, each to the part that has least so far."""
+    index, count = shard
+    parts: list[list[RunSpec]] = [[] for _ in range(count)]
+    for group in sorted(together(specs), key=len, reverse=True):
+        min(parts, key=len).extend(group)
+    mine = {spec.id for spec in parts[index - 1]}
+    return [spec for spec in specs if spec.id in mine]
+
+
+def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
+    """Expected seconds of runs, those of a shared reference once."""
+    evidence = list(records)
+    rest, references, unknown = 0.0, dict[str, float](), 0
+    for spec in specs:
+        expected = _expected(spec, evidence)
+        key = reference_of(spec)
+        if key is not None:
+            references[key] = max(references.get(key, 0.0), expected[0] if expected else 0.0)
+        if expected is None:
+            unknown += 1
+        else:
+            rest += expected[1]
+    return Cost(rest + sum(references.values()), len(references), unknown)
+
+
+def _expected(spec: RunSpec, records: Sequence[RunRecord]) -> tuple[float, float] | None:
+    """Seconds of the reference and of everything else, from the records of the runs most like this one."""
+    alike = [
+        [r for r in records if _scale(r.spec, spec) and r.spec.method == spec.method],
+        [r for r in records if _scale(r.spec, spec) and type(r.spec.method) is type(spec.method)],
+    ]
+    for found in alike:
+        if found:
+            times = [(seconds, _scale(record.spec, spec)) for record in found for seconds in [split_seconds(record)]]
+            return mean(s[0] * k for s, k in times), mean(s[1] * k for s, k in times)
+    return None
+
+
+def _scale(recorded: RunSpec, wanted: RunSpec) -> float:
+    """How much longer the wanted run takes than the recorded one, by its schedule; 0 where they do not compare."""
+    one, other = recorded.schedule, wanted.schedule
+    alike = (one.max_updates, one.row_cap, one.small_net) == (other.max_updates, other.row_cap, other.small_net)
+    return other.share / one.share if alike and recorded.scenario.main == wanted.scenario.main else 0.0
+
+
+def split_seconds(record: RunRecord) -> tuple[float, float]:
+    """Of the reference network, whoever trained it, and of everything else."""
+    phases = [phase for step in record.steps for phase in step.phases if phase.name == "reference"]
+    own = sum(phase.seconds for phase in phases if not phase.cached)
+    return sum(phase.seconds for phase in phases), max(0.0, record.made_by.seconds - own)

@@ -1,0 +1,56 @@
+"""Every table and figure of the paper by its name, and the cells that a user picks."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from osscl.errors import unknown
+from osscl.experiments import ablations, published, search
+from osscl.experiments.cells import Cell, Table
+
+OURS = "URSL's cells run ursl: the paper's algorithm, optimisers and head of our choice (T8); ursl-plus is our own"
+
+
+def _noted(table: Table) -> Table:
+    """The table, with a word on what runs in URSL's cells."""
+    return replace(table, notes=(*table.notes, OURS)) if table.cells else table
+
+
+TABLES: Mapping[str, Table] = {
+    table.id: _noted(table)
+    for table in (
+        published.T1, published.T2, published.T3, ablations.T4, ablations.T5, ablations.T6, search.T7, search.T8,
+        ablations.T9, ablations.T10, ablations.T11, ablations.T12, ablations.T13, ablations.T14, ablations.T15,
+        ablations.T16, ablations.T17, ablations.T18,
+    )
+}  # fmt: skip
+FIGURES: Mapping[str, Table] = {"F1": ablations.F1, "F2": ablations.F2}
+
+
+def one_of(tables: Mapping[str, Table], kind: str, name: str) -> Table:
+    """The table of this name, in capitals or not."""
+    if name.upper() not in tables:
+        raise unknown(kind, name, tables)
+    return tables[name.upper()]
+
+
+def picked(table: Table, patterns: str | None) -> Table:
+    """The table with the cells that `patterns` names: cells, rows or columns, with * and ?, between commas."""
+    if patterns is None:
+        return table
+    chosen: set[str] = set()
+    for pattern in (part.strip() for part in patterns.split(",")):
+        found = [cell.name for cell in table.cells if _matches(cell, pattern)]
+        if not found:
+            raise unknown(f"cell of {table.id}", pattern, [cell.name for cell in table.cells])
+        chosen.update(found)
+    return replace(table, cells=tuple(cell for cell in table.cells if cell.name in chosen))
+
+
+def _matches(cell: Cell, pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in (cell.name, cell.row, cell.column))
+
+
+def cell_of(table: str, name: str) -> Cell:
+    """A cell of the paper by its table and name."""
+    return next(cell for cell in {**TABLES, **FIGURES}[table].cells if cell.name == name)

@@ -1,0 +1,171 @@
+"""Claims over recorded pairs: what holds, what is refuted, what too few seeds leave open."""
+
+from dataclasses import replace
+
+import pytest
+
+from osscl.experiments.ablations import ABLATION
+from osscl.experiments.claims import Claim, compare, difference, findings, same_stream
+from osscl.experiments.record import GateRecord, Provenance, RunRecord, StepRecord
+from osscl.experiments.stated import CLAIMS
+from osscl.experiments.tables import cell_of
+from osscl.methods.method import PAPER, SHORT, PhaseReport
+from osscl.report import verdicts
+from osscl.report.beside import sections_of
+from osscl.report.curves import auroc, over_time, rows, svg
+
+HELPS = Claim("L_TD helps", (compare("T4", "all-losses/ursl", "without-td/ursl"),))
+
+
+def gate(value):
+    nothing = dict.fromkeys(("seen", "unseen", "foreign"))
+    return GateRecord(value, value, value, value, None, None, None, nothing, {}, 0.1, 0.2, 1, 1, None, (), ())
+
+
+def record(cell, seed, final, schedule=PAPER, gates=(0.5, 0.7), minutes=1.0):
+    """A record as the run of this cell would leave it, made up."""
+    spec = cell.spec(schedule, seed)
+    phases = (PhaseReport("reference", 60 * minutes / 2), PhaseReport("learner", 30.0))
+    steps = tuple(StepRecord((t,), 5, 10, 10, phases, {}, gate(value)) for t, value in enumerate(gates))
+    made_by = Provenance("osscl", "here", "CPU", "float32", "0", "0", "0", "2026-01-01", 10.0, 1, None)
+    return RunRecord(
+        spec.id, cell.configuration, spec, ((final,),), (final,), final, final, None, None, "test", 100, ((1,),),
+        (seed, 7), {"cifar100": "abc"}, steps, made_by,
+    )  # fmt: skip
+
+
+def found(claim, *records):
+    return findings([claim], {one.id: one for one in records})
+
+
+def pairs(claim, differences, **changes):
+    """Records of one comparison, one pair a seed."""
+    (comparison,) = claim.comparisons
+    for seed, change in enumerate(differences):
+        yield record(comparison.better, seed, 30.0 + change, **changes)
+        yield record(comparison.worse, seed, 30.0, **changes)
+
+
+@pytest.mark.parametrize(
+    ("differences", "verdict"),
+    [
+        ([], "undecided"),
+        ([5.0], "undecided"),
+        ([5.0, 5.0], "undecided"),
+        ([5.0, 5.0, 5.0], "holds"),
+        ([5.0, -1.0, -1.0], "holds"),
+        ([-1.0, -1.0, 1.0], "refuted"),
+        ([0.0, 0.0, 0.0], "refuted"),
+    ],
+)
+def test_a_claim_holds_is_refuted_or_lacks_pairs(differences, verdict):
+    (finding,) = found(HELPS, *pairs(HELPS, differences))
+    assert finding.verdict == verdict
+    assert [len(part.seeds) for part in finding.parts] == ([len(differences)] if differences else [])
+
+
+def test_level_means_within_a_point_and_a_small_gain_within_two():
+    level = next(claim for claim in CLAIMS if "level with random" in claim.statement)
+    gain = next(claim for claim in CLAIMS if "pre-training" in claim.statement)
+    for claim, differences in ((level, {-0.9: "holds", 0.9: "holds", 1.2: "refuted", -1.2: "refuted"}),
+                               (gain, {0.9: "holds", 2.5: "refuted", -0.1: "refuted"})):  # fmt: skip
+        for change, verdict in differences.items():
+            assert found(claim, *pairs(claim, [change] * 3))[0].verdict == verdict
+
+
+def test_pairs_share_schedule_and_each_schedule_is_a_finding_of_its_own():
+    (comparison,) = HELPS.comparisons
+    apart = [record(comparison.better, s, 40.0, PAPER) for s in range(3)]
+    apart += [record(comparison.worse, s, 30.0, SHORT) for s in range(3)]
+    assert not found(HELPS, *apart)[0].parts
+    both = found(HELPS, *pairs(HELPS, [1.0] * 3), *pairs(HELPS, [-1.0] * 3, schedule=SHORT))
+    assert {(one.schedule.name, one.verdict) for one in both} == {("paper", "holds"), ("short", "refuted")}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"class_order": (1, 2)}, {"evaluated_on": "validation"}, {"evaluated_rows": 9}, {"content": {"cifar100": "xyz"}}],
+)
+def test_pairs_share_their_stream(change):
+    better, worse = pairs(HELPS, [1.0])
+    assert same_stream(better, worse) and not same_stream(better, replace(worse, **change))
+    assert not found(HELPS, better, replace(worse, **change))[0].parts
+
+
+def test_one_comparison_against_it_refutes_a_claim_of_several_and_one_missing_leaves_it_open():
+    claim = next(claim for claim in CLAIMS if claim.statement == "T-hat helps")
+    cells = [[one.better, one.worse] for one in claim.comparisons]
+    for_it = [record(cell, s, 30.0 + (cell is pair[0])) for pair in cells for cell in pair for s in range(3)]
+    assert found(claim, *for_it)[0].verdict == "holds"
+    assert found(claim, *for_it[:6])[0].verdict == "undecided"
+    against = [record(cell, s, 30.0 - (cell is cells[1][0])) for cell in cells[1] for s in range(3)]
+    assert found(claim, *for_it[:6], *against)[0].verdict == "refuted"
+
+
+def test_slower_is_about_the_references_minutes_and_the_gate_about_last_and_first_step():
+    cell = cell_of("F1", "9000-9000/ursl")
+    slow, fast = record(cell, 0, 30.0, minutes=4.0), record(cell, 0, 30.0, minutes=1.0)
+    assert difference(slow, fast, "minutes") == pytest.approx(3.0)
+    assert difference(slow, slow, "auroc") == difference(slow, slow, "precision") == pytest.approx(0.2)
+    assert difference(replace(slow, steps=()), fast, "accuracy") == 0
+
+
+def test_every_claim_of_the_paper_is_there():
+    statements = " / ".join(claim.statement for claim in CLAIMS)
+    for word in ("L_sup", "L_TD", "L_KD alone", "T-hat", "U-hat", "more related", "by Co2L", "empty U_t", "rainbow",
+                 "random beats high", "high confidence beats low", "BYOL is better", "BYOL is slower", "pre-training",
+                 "AUROC rises", "with all of them", "above gd", "above dm", "above co2l-j"):  # fmt: skip
+        assert word in statements
+    above = [claim for claim in CLAIMS if claim.statement.startswith("URSL is above")]
+    assert len(above) == 5 and all(len(claim.comparisons) == 12 for claim in above)
+
+
+def test_the_papers_own_numbers_bear_its_claims_out_but_for_one_that_it_overstates():
+    for claim in CLAIMS:
+        for comparison in claim.comparisons:
+            if comparison.published is None:
+                continue
+            holds = claim.low < comparison.published < claim.high
+            exception = comparison.words == "T2 p10-tinyimagenet/ursl − p10-tinyimagenet/dm"
+            assert holds != exception, comparison.words
+
+
+def test_rows_show_differences_with_n_and_a_dash_where_nothing_is_recorded():
+    shown = verdicts.rows(found(HELPS, *pairs(HELPS, [1.0, 2.0, 3.0])))
+    assert shown == [
+        ("L_TD helps", "holds", "paper", "T4 all-losses/ursl − without-td/ursl", "+2.0 ± 0.8 (n=3)", "0, 1, 2", "+2.0")
+    ]
+    assert verdicts.rows(found(HELPS)) == [("L_TD helps", "undecided", *["—"] * 5)]
+    assert verdicts.counts(found(HELPS)) == "0 holds, 0 refuted, 1 undecided"
+
+
+def test_the_gate_over_time_is_a_mean_over_seeds_by_classes_seen():
+    cell = cell_of("F1", "9000-9000/ursl")
+    records = [record(cell, 0, 30.0, gates=(0.5, 0.7)), record(cell, 1, 30.0, gates=(0.6, None))]
+    points = over_time(records, auroc)
+    assert [(point.classes, point.mean) for point in points] == [(1, pytest.approx(0.55)), (2, pytest.approx(0.7))]
+    assert rows(records)[0][1] == "0.550 ± 0.050" and rows(records)[1][1] == "0.700"
+    assert rows([]) == []
+
+
+def test_the_drawing_is_xml_with_a_point_for_every_step():
+    from xml.etree import ElementTree
+
+    drawn = ElementTree.fromstring(
+        svg("F1: <curves> & more", "n=1", [record(cell_of("F1", "9000-9000/ursl"), 0, 30.0)])
+    )
+    assert len(drawn.findall(".//{*}circle")) == 4 and len(drawn.findall(".//{*}polyline")) == 2
+    assert drawn.find("{*}title").text == "F1: <curves> & more"
+
+
+def test_a_page_shows_the_tables_that_records_speak_of_and_the_claims():
+    known = list(pairs(HELPS, [1.0]))
+    titles = [section.title for section in sections_of(known)]
+    assert titles[-1] == "Claims" and any(title.startswith("T4: ") for title in titles)
+    assert all("schedule paper" in title for title in titles[:-1])
+    assert not any(title.startswith(("T1:", "T3:", "T15:")) for title in titles)
+    assert sections_of([]) == []
+
+
+def test_claims_are_about_the_ablations_scenario():
+    assert {comparison.better.scenario for comparison in HELPS.comparisons} == {ABLATION}

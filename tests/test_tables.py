@@ -1,0 +1,416 @@
+"""Tables as commands: every cell gets a record, nothing runs twice, and a verdict is one of a few words."""
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from osscl.cli import main
+from osscl.data import benchmarks
+from osscl.experiments.cells import Published
+from osscl.experiments.checkpoint import Options, occupied
+from osscl.experiments.engine import carry_out
+from osscl.experiments.limits import LIMITS
+from osscl.experiments.outcomes import measured, outcome, outcomes
+from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, together
+from osscl.experiments.stand_in import on_demo
+from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
+from osscl.methods.method import PAPER, SHORT, SMOKE
+
+ALL = {**TABLES, **FIGURES}
+NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
+ON_DEMO = ["--on", "demo", "--schedule", "smoke", "--seeds", "0", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def banks_read_once():
+    """Making the digits and letters takes longer than a smoke run."""
+    made, read = {}, benchmarks.load_bank
+
+    def load_bank(name, data_dir, cache_dir=None):
+        if name not in made:
+            made[name] = read(name, data_dir, cache_dir)
+        return made[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("osscl.experiments.run.load_bank", load_bank)
+        yield
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """One folder and one cache for all tables: cells that coincide are run once."""
+    folder = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSSCL_CACHE", str(folder / "cache"))
+        patch.setenv("OSSCL_COMMIT", "here")
+        patch.setenv("COLUMNS", "160")
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture
+def osscl(capsys, world, monkeypatch):
+    """Call the command: exit code, stdout, stderr."""
+
+    def call(*args):
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["osscl", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def refused(osscl):
+    def call(*args, words):
+        code, _, line = osscl(*args)
+        assert code == 2 and line.startswith("osscl: ") and line.count("\n") == 1
+        for word in [words] if isinstance(words, str) else words:
+            assert word in line
+        return line
+
+    return call
+
+
+def records_of(folder):
+    records, problems = known_records([folder])
+    assert not problems
+    return records
+
+
+# ----- every table on the demo's data
+
+
+@pytest.mark.parametrize("id", ALL)
+def test_every_cell_of_every_table_and_figure_gets_a_record(osscl, world, id):
+    command = "table" if id in TABLES else "figure"
+    code, shown, errors = osscl(command, id, *ON_DEMO, "--out", world / "runs")
+    assert (code, errors) == (0, "") and id in shown and "not run" not in shown
+    records = records_of(world / "runs") if (world / "runs").exists() else {}
+    for one in outcomes(on_demo(ALL[id]), records, SMOKE, [0]):
+        assert len(one.records) == 1 and one.mean is not None, one.cell.name
+
+
+def test_a_table_that_is_complete_runs_nothing_again(osscl, world, monkeypatch):
+    osscl("table", "T12", *ON_DEMO, "--out", world / "runs")
+    before = {path: path.stat().st_mtime_ns for path in (world / "runs").rglob("*.json")}
+    monkeypatch.setattr("osscl.experiments.run._carry_out", None)
+    code, shown, _ = osscl("table", "T12", *ON_DEMO, "--out", world / "runs")
+    assert code == 0 and "(n=1)" in shown
+    assert {path: path.stat().st_mtime_ns for path in (world / "runs").rglob("*.json")} == before
+
+
+def test_the_demos_world_is_the_papers_on_a_smaller_scale():
+    for id, table in ALL.items():
+        for cell, small in zip(table.cells, on_demo(table).cells, strict=True):
+            theirs, ours = cell.scenario, small.scenario
+            assert (ours.main, len(ours.peripheral)) == ("digits", len(theirs.peripheral)), id
+            assert ours.related == round(theirs.related / 90) and ours.unrelated == round(theirs.unrelated / 90)
+            labels = 1.0 if theirs.labeled_fraction == 1 else 6 if theirs.labeled_fraction == 0.1 else 3
+            assert (ours.labels_per_class or ours.labeled_fraction) == labels
+            assert ours.memory == (30 if labels == 3 else 40)
+            assert small.published is None and ours.regime == theirs.regime
+    backbones = {
+        (spec.method.reference.net.backbone, spec.method.learner.net.backbone)
+        for cell in on_demo(TABLES["T14"]).cells
+        for spec in [cell.spec(SMOKE, 0)]
+    }
+    assert backbones == {
+        ("small", "small"),
+        ("small-deep", "small"),
+        ("small", "small-wide"),
+        ("small-deep", "small-wide"),
+    }
+
+
+# ----- references are shared
+
+
+def trained(records):
+    """Reference networks that were trained, not taken from the cache: how many steps of how many runs."""
+    return [
+        phase for r in records for s in r.steps for phase in s.phases if phase.name == "reference" and not phase.cached
+    ]
+
+
+def test_ablations_train_each_distinct_reference_once_a_seed(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OSSCL_COMMIT", "here")
+    tiny = replace(SMOKE, max_updates=1, row_cap=64)
+    demo = {id: on_demo(TABLES[id]).cells for id in ("T4", "T5", "T15")}
+    one_stream, policies = runs_of([*demo["T4"], *demo["T5"]], tiny, [0]), runs_of(demo["T15"], tiny, [0])
+    assert len(one_stream) == 10 and len(policies) == 5
+    options = Options(tmp_path / "runs", device="cpu")
+    for specs in (one_stream, policies):
+        assert len(trained(carry_out(specs, options))) == 5  # one a step of the stream, however many runs
+    assert len(list((tmp_path / "cache" / "references").glob("*.safetensors"))) == 10
+
+
+def test_runs_of_one_reference_are_known_before_they_run():
+    both = [*TABLES["T4"].cells, *TABLES["T5"].cells]
+    specs = runs_of(both, PAPER, [0, 1, 2])
+    assert len(specs) == 30 and len({reference_of(spec) for spec in specs}) == 3
+    assert [len(group) for group in together(specs)] == [10, 10, 10]
+    assert len({reference_of(spec) for spec in runs_of(TABLES["T15"].cells, PAPER, [0])}) == 1
+    assert reference_of(cell_of("T2", "p05-cifar10/co2l").spec(PAPER, 0)) is None
+    pretrained = cell_of("T2", "p05-cifar10/co2l-p").spec(PAPER, 0)
+    assert reference_of(pretrained) == reference_of(cell_of("T2", "p05-cifar10/ursl").spec(PAPER, 0))
+
+
+# ----- plans
+
+
+def test_shards_are_disjoint_and_make_up_the_plan_and_keep_references_whole():
+    specs = runs_of(TABLES["T12"].cells, SHORT, [0, 1])
+    parts = [sharded(specs, (i, 3)) for i in (1, 2, 3)]
+    ids = [spec.id for part in parts for spec in part]
+    assert sorted(ids) == sorted(spec.id for spec in specs) and len(set(ids)) == len(ids)
+    keys = [{reference_of(spec) for spec in part} for part in parts]
+    assert not (keys[0] & keys[1] or keys[0] & keys[2] or keys[1] & keys[2])
+    assert max(map(len, parts)) - min(map(len, parts)) <= 2
+
+
+def test_a_plan_lists_each_run_once_whatever_cells_it_makes():
+    specs = runs_of(TABLES["T6"].cells, PAPER, [0])
+    assert len(specs) == len({spec.id for spec in specs}) <= 6
+    main = [cell.spec(PAPER, 0) for cell in TABLES["T2"].cells]
+    labels_alone = [
+        cell.name for cell, spec in zip(TABLES["T2"].cells, main, strict=True) if cell.configuration == "co2l"
+    ]
+    assert len(labels_alone) == 5 and len({spec.id for spec in main}) == len(main) - 2
+
+
+def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_once(world, osscl):
+    osscl("table", "T4", *ON_DEMO, "--out", world / "runs")
+    records = records_of(world / "runs")
+    cells = on_demo(TABLES["T4"]).cells
+    specs = runs_of(cells, SMOKE, [1])
+    cost = cost_of(specs, records.values())
+    assert cost.references == 1 and cost.unknown == 0 and cost.seconds > 0
+    alone = sum(cost_of([spec], records.values()).seconds for spec in specs)
+    assert cost.seconds < alone
+    assert cost_of(specs, []).unknown == len(specs)
+    longer = [replace(spec, schedule=replace(SMOKE, share=2.0)) for spec in specs]
+    assert cost_of(longer, records.values()).seconds == pytest.approx(2 * cost.seconds)
+
+
+def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):
+    code, shown, errors = osscl("table", "T2", "--dry-run", "--seeds", "0-2", "--out", tmp_path / "runs")
+    assert (code, errors) == (0, "") and "p05-cifar10/ursl" in shown and "to run" in shown
+    assert "expected minutes: —" in shown and not list(tmp_path.iterdir())
+    whole = shown.count("to run │")
+    parts = [
+        osscl("table", "T2", "--dry-run", "--shard", f"{i}/2", "--out", tmp_path)[1].count("to run │") for i in (1, 2)
+    ]
+    assert sum(parts) == whole > 40
+
+
+def test_the_list_has_a_line_for_each(osscl, world):
+    code, shown, errors = osscl("table", "list", "--on", "demo", "--schedule", "smoke", "--format", "csv")
+    assert (code, errors) == (0, "")
+    assert [line.split(",")[0] for line in shown.splitlines()[1:]] == list(ALL)
+
+
+# ----- verdicts
+
+
+@pytest.fixture
+def one_record(osscl, world):
+    osscl("table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", world / "runs")
+    cell = on_demo(picked(TABLES["T16"], "continual/ursl")).cells[0]
+    return cell, records_of(world / "runs")[cell.spec(SMOKE, 0).id]
+
+
+@pytest.mark.parametrize(
+    ("finals", "published", "verdict"),
+    [
+        ([30.2, 30.2, 30.2], Published(30.4, 0.2), "reached"),
+        ([30.1, 30.2, 30.2], Published(30.4, 0.2), "short by 0.2"),
+        ([40.0], Published(30.4, 0.2), "reached"),
+        ([50.1], Published(51.0, 11.9), "reached"),  # never more than a point below
+        ([49.9], Published(51.0, 11.9), "short by 1.1"),
+        ([20.0, 30.0], Published(30.4, 0.2), "short by 5.4"),
+        ([20.0], None, None),
+        ([], Published(30.4, 0.2), "not run"),
+    ],
+)
+def test_a_verdict_is_reached_short_or_not_run(one_record, finals, published, verdict):
+    cell, record = one_record
+    cell = replace(cell, published=published, small=False)
+    records = {cell.spec(PAPER, seed).id: replace(record, final=final) for seed, final in enumerate(finals)}
+    assert outcome(cell, records, PAPER, [0, 1, 2]).verdict == verdict
+
+
+def test_other_schedules_get_no_verdict_and_are_never_mixed_in(one_record):
+    cell, record = one_record
+    cell = replace(cell, published=Published(30.4, 0.2), small=False)
+    records = {cell.spec(SHORT, 0).id: replace(record, final=99.0)}
+    assert outcome(cell, records, SHORT, [0]).verdict is None
+    assert outcome(cell, records, PAPER, [0]).verdict == "not run"
+
+
+def test_fewer_minutes_are_better(one_record):
+    cell, record = one_record
+    for published, verdict in ((1e9, "reached"), (0.0, "over by")):
+        timed = replace(cell, published=Published(published), measure="reference", small=False)
+        found = outcome(timed, {timed.spec(PAPER, 0).id: record}, PAPER, [0])
+        assert found.verdict.startswith(verdict)
+
+
+def test_minutes_are_those_of_the_phases(one_record):
+    _, record = one_record
+    seconds = {}
+    for step in record.steps:
+        for phase in step.phases:
+            seconds.setdefault(phase.name, []).append(phase.seconds)
+    steps = len(record.steps)
+    others = sum(sum(times) for name, times in seconds.items() if name != "reference")
+    assert measured(record, "reference") == pytest.approx(sum(seconds["reference"]) / 60)
+    assert measured(record, "later reference") == pytest.approx(sum(seconds["reference"][1:]) / 60 / (steps - 1))
+    assert measured(record, "learner") == pytest.approx(others / 60 / steps)
+    assert measured(record, "minutes") == pytest.approx((others + sum(seconds["reference"])) / 60 / steps)
+
+
+def test_records_of_another_schedule_are_said_and_left_out(osscl, world):
+    osscl("table", "T16", *ON_DEMO, "--out", world / "runs")
+    shown = osscl("table", "T16", "--on", "demo", "--no-run", "--seeds", "0", "--out", world / "runs")[1]
+    assert shown.count("not run") == 3 and "3 at smoke (--schedule smoke)" in shown
+
+
+@pytest.mark.parametrize("format", ["markdown", "csv", "latex"])
+def test_a_table_in_other_formats(osscl, format):
+    code, shown, errors = osscl("table", "T4", "--no-run", "--format", format)
+    assert (code, errors) == (0, "") and "without-sup" in shown and "25.7" in shown
+    if format == "csv":
+        assert all(line.count(",") == shown.splitlines()[0].count(",") for line in shown.splitlines())
+
+
+# ----- what is asked for wrongly, and files that are damaged
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["T19"], ["unknown table 'T19'", "T1, T2"]),
+        ([""], "unknown table ''"),
+        (["F1"], "unknown table 'F1'"),
+        (["T2", "--cells", "ursll"], ["unknown cell of T2 'ursll'", "p05-cifar10/ursl"]),
+        (["T2", "--cells", ""], "unknown cell of T2 ''"),
+        (["T2", "--cells", "ursl,,"], "unknown cell of T2 ''"),
+        (["T2", "--seeds", "2-0"], "seeds must be written as 0-2 or 0,3,5"),
+        (["T2", "--seeds", ""], "seeds must be written as"),
+        (["T2", "--schedule", "long"], "unknown schedule 'long'"),
+        (["T2", "--on", "moon"], ["unknown place 'moon'", "paper, demo"]),
+        (["T2", "--format", "pdf"], ["unknown format 'pdf'", "text, markdown, csv, latex"]),
+        (["T2", "--results", "nowhere"], "no folder nowhere"),
+        (["T2", "--device", "tpu"], "unknown device 'tpu'"),
+        *((["T2", "--shard", shard], "a shard is written i/n") for shard in NO_SHARDS),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_is_asked_for_wrongly_is_told_in_one_line(refused, args, words):
+    refused("table", *args, words=words)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"format": "osscl record 1"}', b"\xff"])
+def test_a_damaged_record_is_named_skipped_and_never_rewritten(osscl, tmp_path, damage):
+    (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
+    file = tmp_path / "runs" / spec.id / f"{spec.id}.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(damage)
+    code, shown, errors = osscl("table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs")
+    assert code == 0 and "not run" in shown
+    assert errors.startswith("skipped: ") and str(file) in errors and errors.count("\n") == 1
+    assert file.read_bytes() == damage and list(file.parent.iterdir()) == [file]
+
+
+def test_a_record_in_results_is_not_made_again(osscl, world, tmp_path, monkeypatch):
+    osscl("table", "T16", *ON_DEMO, "--out", world / "runs")
+    monkeypatch.setattr("osscl.experiments.run._carry_out", None)
+    command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs", "--results", world / "runs"]
+    code, shown, _ = osscl(*command)
+    assert code == 0 and "not run" not in shown and not (tmp_path / "runs").exists()
+
+
+def test_two_processes_do_not_write_the_same_record(refused, osscl, tmp_path):
+    (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
+    command = ["table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs"]
+    with occupied(tmp_path / "runs" / spec.id):
+        refused(*command, words="another process is at work on this run")
+    assert osscl(*command)[0] == 0
+
+
+def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
+    command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs"]
+    code, _, line = osscl(*command, "--max-minutes", "0")
+    assert code == 3 and line == "osscl: stopped; the same command goes on from here\n"
+    assert "begun" in osscl(*command, "--dry-run")[1]
+    assert osscl(*command)[0] == 0
+    sessions = [json.loads(path.read_text())["made_by"]["sessions"] for path in tmp_path.glob("runs/*/*-s0-*.json")]
+    assert sorted(sessions) == [1, 1, 2]
+
+
+# ----- figures, limitations, claims
+
+
+@pytest.mark.parametrize("id", LIMITS)
+def test_every_cell_of_a_limitation_gets_a_record(osscl, world, id):
+    code, shown, errors = osscl("experiments", id, *ON_DEMO, "--out", world / "runs")
+    assert (code, errors) == (0, "") and id in shown and "not run" not in shown
+    for one in outcomes(on_demo(LIMITS[id]), records_of(world / "runs"), SMOKE, [0]):
+        assert len(one.records) == 1, one.cell.name
+
+
+def test_limitations_vary_one_thing_each():
+    for id, field, values in (
+        ("L1", "imbalance", {1, 10, 30}), ("L2", "unrelated", {9000, 900, 180}), ("L3", "memory", {500, 200, 100})
+    ):  # fmt: skip
+        cells = LIMITS[id].cells
+        assert {getattr(cell.scenario, field) for cell in cells} == values
+        assert {cell.configuration for cell in cells} == {"co2l", "ursl", "ursl-plus"}
+    assert {cell.scenario.memory for cell in on_demo(LIMITS["L3"]).cells} == {30, 12, 10}
+
+
+def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refused, world, tmp_path):
+    command = ["figure", "F1", *ON_DEMO, "--out", world / "runs", "--svg", tmp_path / "f1.svg"]
+    code, shown, _ = osscl(*command)
+    assert code == 0 and "seen classes" in shown and "n=1" in shown and "schedule smoke" in shown
+    assert (tmp_path / "f1.svg").read_text().startswith("<svg ")
+    refused(*command, words=["f1.svg exists", "nothing is overwritten"])
+    empty = ["figure", "F1", *ON_DEMO, "--no-run", "--out", tmp_path / "none", "--svg", tmp_path / "other.svg"]
+    refused(*empty, words="nothing to draw")
+    assert not (tmp_path / "other.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["figure", "F3"], ["unknown figure 'F3'", "F1, F2"]),
+        (["figure", "F1", "--seeds", "x"], "seeds must be written as"),
+        (["figure", "F1", "--engine", "slurm"], ["unknown engine 'slurm'", "local, ray"]),
+        (["table", "T4", "--address", "head:1"], "give --engine ray"),
+        (["experiments", "L4"], ["unknown experiment 'L4'", "L1, L2, L3"]),
+        (["experiments", "L1", "--cells", "x"], "unknown cell of L1 'x'"),
+        (["experiments", "L1", "--shard", "2"], "a shard is written i/n"),
+        (["claims", "--schedule", "long"], "unknown schedule 'long'"),
+        (["claims", "--results", "nowhere"], "no folder nowhere"),
+        (["claims", "--format", "pdf"], "unknown format 'pdf'"),
+        (["table"], "Missing argument"),
+        (["figure"], "Missing argument"),
+    ],
+)
+def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
+    refused(*args, words=words)
+
+
+def test_claims_go_by_whatever_is_recorded(osscl, world):
+    osscl("table", "T5", *ON_DEMO, "--out", world / "runs")
+    code, shown, errors = osscl("claims", "--out", world / "runs", "--format", "csv")
+    assert (code, errors) == (0, "")
+    line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
+    assert "undecided" in line and "smoke on demo data" in line and "(n=1)" in line
+    assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
