@@ -92,9 +92,10 @@ def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(
                 study_heads(tmp_path / spec.id, [[]], device="cpu")
 
 
-def test_every_method_is_held_against_its_own_bare_passes():
-    found = bench_methods(CPU, updates=1, repeats=1, backbone="small")
-    assert {row.name for row in found} >= {"ursl", "co2l", "co2l-j", "co2l-p", "gd", "dm", "gem", "icarl"}
+def test_a_method_is_held_against_its_own_bare_passes():
+    assert set(PASSES) >= {"ursl", "co2l", "co2l-j", "co2l-p", "gd", "dm", "gem", "icarl"}
+    found = bench_methods(CPU, updates=1, repeats=1, backbone="small", names=["gem", "icarl"])
+    assert [row.name for row in found] == ["gem", "icarl"]
     for row in found:
         assert row.milliseconds > 0 and row.ratio == pytest.approx(row.milliseconds / row.floor)
 

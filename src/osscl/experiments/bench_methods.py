@@ -58,10 +58,12 @@ class MethodCost:
     ratio: float
 
 
-def bench_methods(device: torch.device, updates: int, repeats: int, backbone: str = "resnet18") -> list[MethodCost]:
+def bench_methods(
+    device: torch.device, updates: int, repeats: int, backbone: str = "resnet18", names: Sequence[str] = tuple(PASSES)
+) -> list[MethodCost]:
     """Every competitor and URSL, one after another."""
     prepare(device)
-    return [_cost(name, passes, device, updates, repeats, backbone) for name, passes in PASSES.items()]
+    return [_cost(name, PASSES[name], device, updates, repeats, backbone) for name in names]
 
 
 def _cost(

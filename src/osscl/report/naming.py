@@ -10,7 +10,7 @@ from osscl.frozen import content_id, plain
 from osscl.methods import CONFIGURATIONS
 from osscl.stream.scenario import ScenarioSpec
 
-MOST_CHANGES = 3  # that a name spells out
+MOST_CHANGES = 4  # that a name spells out
 
 
 def setting_words(scenario: ScenarioSpec) -> str:
