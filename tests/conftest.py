@@ -14,13 +14,9 @@ def one_thread():
 
 
 @pytest.fixture
-def typed(monkeypatch, capsys, tmp_path):
-    """Type an osscl command in a folder of its own, with a cache of its own: exit code, stdout, stderr."""
+def type_command(monkeypatch, capsys):
+    """Type an osscl command where we are: exit code, stdout, stderr."""
     from osscl.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    for name, value in {"OSSCL_CACHE": str(tmp_path / "cache"), "OSSCL_COMMIT": "here", "COLUMNS": "200"}.items():
-        monkeypatch.setenv(name, value)
 
     def call(*args):
         capsys.readouterr()
@@ -30,6 +26,16 @@ def typed(monkeypatch, capsys, tmp_path):
         return ended.value.code, *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture
+def typed(monkeypatch, type_command, tmp_path):
+    """Type a command in a folder of its own, with a cache of its own and without data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OSSCL_DATA", raising=False)
+    for name, value in {"OSSCL_CACHE": str(tmp_path / "cache"), "OSSCL_COMMIT": "here", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    return type_command
 
 
 @pytest.fixture

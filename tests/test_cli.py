@@ -49,18 +49,10 @@ def banks_read_once():
 
 
 @pytest.fixture
-def osscl(monkeypatch, capsys, tmp_path):
-    """Call the command in a folder of its own: exit code, stdout, stderr."""
+def osscl(monkeypatch, type_command, tmp_path):
+    """Call the command in a folder of its own."""
     monkeypatch.chdir(tmp_path)
-
-    def call(*args):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["osscl", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
+    return type_command
 
 
 def contents(folder):

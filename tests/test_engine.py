@@ -14,7 +14,8 @@ import pytest
 from osscl.errors import SpecError, Stopped, UserError
 from osscl.experiments import engine as engines
 from osscl.experiments.checkpoint import Options, Unwatched, occupied
-from osscl.experiments.engine import Engine, carry_out, shared_reference
+from osscl.experiments.engine import Engine, carry_out
+from osscl.experiments.plan import reference_of
 from osscl.experiments.record import record_to_plain
 from osscl.experiments.spec import EXPERIMENTS, make_spec, with_seed
 from osscl.methods import CONFIGURATIONS, URSL
@@ -52,8 +53,8 @@ def of(name, **changes):
 
 def test_ablations_of_the_learner_and_of_the_memory_share_a_reference():
     more = replace(BASE, scenario=replace(BASE.scenario, memory=40))
-    assert shared_reference(BASE) == shared_reference(SOFTER) == shared_reference(more)
-    assert shared_reference(of("ursl")) == shared_reference(of("ursl-plus")) == shared_reference(of("co2l-p"))
+    assert reference_of(BASE) == reference_of(SOFTER) == reference_of(more)
+    assert reference_of(of("ursl")) == reference_of(of("ursl-plus")) == reference_of(of("co2l-p"))
 
 
 @pytest.mark.parametrize(
@@ -67,12 +68,12 @@ def test_ablations_of_the_learner_and_of_the_memory_share_a_reference():
     ids=["seed", "schedule", "world", "reference"],
 )
 def test_another_seed_schedule_world_or_recipe_is_another_reference(other):
-    assert shared_reference(BASE) != shared_reference(other)
+    assert reference_of(BASE) != reference_of(other)
 
 
 def test_methods_without_a_reference_wait_for_nobody():
     alone = [of("labels-only"), of("co2l"), of("co2l-j")]
-    assert [shared_reference(spec) for spec in alone] == [spec.id for spec in alone]
+    assert [reference_of(spec) for spec in alone] == [None] * len(alone)
 
 
 # ----- here

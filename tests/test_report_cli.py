@@ -7,28 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from osscl.cli import main
-
 RESULTS = Path(__file__).parents[1] / "results"
 
 
 @pytest.fixture
-def osscl(monkeypatch, capsys, tmp_path):
-    """Call the command in a folder of its own, without data: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("OSSCL_COMMIT", "here")
-    monkeypatch.delenv("OSSCL_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "160")
-
-    def call(*args):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["osscl", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
+def osscl(typed):
+    return typed
 
 
 @pytest.fixture

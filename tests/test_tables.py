@@ -1,12 +1,10 @@
 """Tables as commands: every cell gets a record, nothing runs twice, and a verdict is one of a few words."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 
-from osscl.cli import main
 from osscl.data import benchmarks
 from osscl.experiments.cells import Published
 from osscl.experiments.checkpoint import Options, occupied
@@ -51,17 +49,8 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture
-def osscl(capsys, world, monkeypatch):
-    """Call the command: exit code, stdout, stderr."""
-
-    def call(*args):
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["osscl", *map(str, args)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, *capsys.readouterr()
-
-    return call
+def osscl(world, type_command):
+    return type_command
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ import torch
 
 from osscl.errors import SpecError, Stopped, UserError, unknown
 from osscl.experiments.checkpoint import Options, Unwatched, Watcher
+from osscl.experiments.plan import reference_of
 from osscl.experiments.record import RunRecord, read_record, write_record
 from osscl.experiments.run import run
 from osscl.experiments.spec import RunSpec
-from osscl.frozen import content_id
 from osscl.methods.method import DEMO
 from osscl.stream.step import Stream
 
@@ -71,15 +71,6 @@ def carry_out_one(
         return run(spec, replace(options, watcher=watcher), stream=stream)
 
 
-def shared_reference(spec: RunSpec) -> str:
-    """The same for specs that would train the same reference network; a spec that trains none has its own."""
-    method = spec.method
-    if getattr(method, "reference", None) is None or not getattr(method, "needs_reference", True):
-        return spec.id
-    world = replace(spec.scenario, memory=0)  # no image of U_t depends on the memory
-    return content_id([world, spec.stream, spec.schedule, spec.seed, method.reference])
-
-
 # ----- Ray
 
 
@@ -114,7 +105,7 @@ def _submit(
     ahead: dict[str, Any] = {}
     tasks: dict[Any, RunSpec] = {}
     for spec in specs:
-        key = shared_reference(spec) if options.share_references else spec.id
+        key = (reference_of(spec) if options.share_references else None) or spec.id
         made = task.remote(spec, options, watch, _surroundings(), ahead.get(key))
         ahead.setdefault(key, made)
         tasks[made] = spec

@@ -11,9 +11,7 @@ from osscl.experiments.cells import Cell
 from osscl.experiments.record import RunRecord, read_records
 from osscl.experiments.spec import RunSpec
 from osscl.frozen import content_id
-from osscl.methods.co2l import Co2lConfig
 from osscl.methods.method import Schedule
-from osscl.methods.ursl import UrslConfig
 
 Records = Mapping[str, RunRecord]  # by id
 
@@ -56,10 +54,7 @@ def cells_by_run(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]
 def reference_of(spec: RunSpec) -> str | None:
     """The same for runs that train the same reference networks; None for a run that trains none."""
     method = spec.method
-    trains = (isinstance(method, UrslConfig) and method.needs_reference) or (
-        isinstance(method, Co2lConfig) and method.unlabeled == "pretrain"
-    )
-    if not trains or not (spec.scenario.related or spec.scenario.unrelated):
+    if not getattr(method, "needs_reference", False) or not (spec.scenario.related or spec.scenario.unrelated):
         return None
     world = replace(spec.scenario, memory=0)  # everything else decides what U_t holds
     return content_id([world, method.reference, replace(spec.schedule, name="any"), spec.seed, spec.stream])
