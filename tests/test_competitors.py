@@ -10,15 +10,18 @@ import torch
 import torch.nn.functional as F
 
 from osscl.data.images import columns_of
+from osscl.errors import Diverged
 from osscl.experiments import battery
+from osscl.experiments.evaluate import evaluate, refuse_divergence
 from osscl.experiments.toy import FEW, TOY, held_out, maker, toy_stream
 from osscl.learn.balance import class_weights, rank_in_class
+from osscl.learn.descent import rate_at
 from osscl.learn.memory import Memory, herded
 from osscl.losses.distillation import logit_distillation, sigmoid_distillation
 from osscl.losses.semi import fixmatch, unsureness
 from osscl.methods.dm import NONE, Dm, DmConfig
 from osscl.methods.gd import Gd, GdConfig, global_target
-from osscl.methods.gem import Gem, GemConfig, dual_weights, own_statistics
+from osscl.methods.gem import Gem, GemConfig, Statistics, dual_weights
 from osscl.methods.icarl import Icarl, IcarlConfig
 from osscl.stream.randomness import seeded
 from osscl.vision.classifier import Classifier, Deconfident, Rows
@@ -160,15 +163,28 @@ def test_gd_may_ask_c_or_p_about_the_new_classes(stream):
     assert not torch.equal(*answers)
 
 
-def test_gd_balances_the_head_alone(stream):
-    agent = maker(Gd, GdConfig("small"), stream)()
-    bodies = []
+def test_gd_balances_the_head_alone_and_not_at_the_first_step(stream):
+    agent, first = learned(Gd, GdConfig("small"), stream, steps=1)
+    assert [phase.name for phase in first[0].phases] == ["teacher", "take over"]
+    before = {}
     balance = agent._balance
-    agent._balance = lambda pool: bodies.append(agent.model.backbone.state_dict()) or balance(pool)
-    agent.learn(stream.step(0))
-    before = {name: value.clone() for name, value in bodies[0].items()}
-    assert all(torch.equal(before[name], value) for name, value in agent.model.backbone.state_dict().items())
-    assert not torch.equal(agent.model.head.weight, agent.current.head.weight)  # taken over, then balanced
+
+    def spied(pool):
+        before.update({name: value.clone() for name, value in agent.model.state_dict().items()})
+        return balance(pool)
+
+    agent._balance = spied
+    agent.learn(stream.step(1))
+    after = agent.model.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def test_gd_steps_down_when_its_authors_do():
+    config = GdConfig()
+    rates = [rate_at(config.optimiser, epoch, 180) for epoch in (119, 120, 159, 160, 169, 170)]
+    assert rates == pytest.approx([0.1, 0.01, 0.01, 0.001, 0.001, 0.0001])
+    assert [rate_at(config.teacher, epoch, 200) for epoch in (119, 120, 180)] == pytest.approx([0.1, 0.01, 0.0001])
 
 
 # ----- DM
@@ -269,19 +285,40 @@ def test_without_past_steps_gem_is_plain_descent(stream):
     assert torch.equal(*answers)
 
 
-def test_statistics_of_the_memory_stay_apart_where_asked(stream):
-    net = Classifier("small", GREY, torch.float32).train()
-    before = {name: value.clone() for name, value in net.state_dict().items() if "running" in name}
-    with own_statistics(net):
-        net.features(torch.rand(8, 1, 8, 8))
-    assert all(torch.equal(before[name], net.state_dict()[name]) for name in before)
-    net.features(torch.rand(8, 1, 8, 8))
-    assert not any(torch.equal(before[name], net.state_dict()[name]) for name in before)
-    means = [
+def test_folded_statistics_are_those_of_passes_one_after_another():
+    one, other = (Classifier("small", GREY, torch.float32).train() for _ in range(2))
+    other.load_state_dict(one.state_dict())
+    batches = [torch.rand(8, 1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    statistics = Statistics(other, 3)
+    before = {name: value.clone() for name, value in other.state_dict().items() if "running" in name}
+    for i in (2, 0, 1):  # in whatever order
+        with statistics.at(i):
+            other.features(batches[i])
+    assert all(torch.equal(value, other.state_dict()[name]) for name, value in before.items())
+    statistics.fold(range(3))
+    for batch in batches:
+        one.features(batch)
+    for name in before:
+        assert torch.allclose(one.state_dict()[name], other.state_dict()[name], atol=1e-6), name
+        assert not torch.equal(before[name], other.state_dict()[name])
+    assert all(int(value) == 0 for name, value in other.state_dict().items() if "tracked" in name)
+
+
+def test_the_memory_moves_the_running_statistics_unless_they_stay_apart(stream):
+    shared, apart = (
         learned(Gem, GemConfig("small", memory_statistics=mode), stream, steps=2)[0].model.state_dict()
-        for mode in ("apart", "shared")
-    ]
-    assert not all(torch.equal(means[0][name], means[1][name]) for name in before)
+        for mode in ("shared", "apart")
+    )
+    assert not all(torch.equal(shared[name], apart[name]) for name in shared if "running" in name)
+
+
+def test_gradients_that_are_alike_are_projected_all_the_same():
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        past = 1e3 * torch.randn(1, 50, generator=rng) + 1e-4 * torch.randn(4, 50, generator=rng)
+        new = -past[0] + torch.randn(50, generator=rng)
+        weights = dual_weights(past @ past.T, past @ new, 0.5)
+        assert weights.isfinite().all() and (weights >= 0.5 - 1e-5).all()
 
 
 def test_gem_keeps_the_past_steps_apart(stream):
@@ -336,7 +373,7 @@ def test_icarl_predicts_without_a_memory():
     [
         (Gd, GdConfig("small", external="topk30_random70", q_current="P")),
         (Dm, DmConfig("small", true_positives=0.9, perturbation="lowest", threshold=0.0)),
-        (Gem, GemConfig("small", memory_statistics="shared", margin=0.0)),
+        (Gem, GemConfig("small", memory_statistics="apart", margin=0.0)),
         (Icarl, IcarlConfig("small", distill=False)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -364,3 +401,18 @@ def test_a_gem_update_moves_every_weight_against_its_own_gradient(stream):
     for name, p in again.model.named_parameters():
         moved = dict(agent.model.named_parameters())[name]
         assert torch.allclose(moved, before[name] - 0.03 * p.grad, atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [(Gd, GdConfig("small")), (Dm, DmConfig("small")), (Gem, GemConfig("small")), (Icarl, IcarlConfig("small"))],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_rate_that_no_network_learns_with_is_told_and_not_recorded(kind, config, stream):
+    mad = replace(config, optimiser=replace(config.optimiser, rate=1e30, min_rate=0.0))
+    mad = replace(mad, teacher=mad.optimiser) if kind is Gd else mad
+    agent = maker(kind, mad, stream)(updates=FEW)
+    with pytest.raises(Diverged):
+        for t in range(3):
+            refuse_divergence(agent.learn(stream.step(t)), t)
+            evaluate(agent, stream, t)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import osscl
+from osscl.errors import SpecError
 from osscl.experiments import battery
 from osscl.experiments.sizes import on_small_net
 from osscl.experiments.toy import ENOUGH, FEW, TOY, accuracy, held_out, maker, toy_stream
@@ -602,3 +603,14 @@ def test_co2l_j_adds_nt_xent_of_the_guide_batch(stream):
         losses[lam] = seen[0]
     assert losses[2.0] - losses[1.0] == pytest.approx(2 * (losses[1.0] - losses[0.5]), rel=1e-4)
     assert losses[1.0] > losses[0.5]
+
+
+def test_co2l_honours_what_it_takes_and_refuses_what_it_has_not(stream):
+    base = on_small_net(CONFIGURATIONS["co2l"])
+    images = held_out(stream).images
+    plain = learned(base, stream)[0].predict(images)
+    for change in ("learner.anchors=all", "head.memory=after"):
+        assert not torch.equal(learned(changed(change, config=base), stream)[0].predict(images), plain), change
+    for change in ("head.pseudo=self", "learner.start=reference"):
+        with pytest.raises(SpecError):
+            changed(change, config=base)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled, concat
-from osscl.frozen import require_choices
+from osscl.frozen import require, require_choices
 from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
 from osscl.methods.learner import Learner, LearnerConfig, Lesson
@@ -34,6 +34,8 @@ class Co2lConfig:
 
     def __post_init__(self) -> None:
         require_choices(self)
+        require(self.head.pseudo == "none", self.head, "pseudo", "none: Co2L has no gate")
+        require(self.learner.start == "random", self.learner, "start", "random; unlabeled=pretrain starts from U_1")
 
     @property
     def needs_reference(self) -> bool:
@@ -65,9 +67,11 @@ class Co2l:
                 self.learner.start_from(self.pretrained.encoder)  # projector included; at the first step alone
         notes = self.learner.learn(self._lesson(step), step.index, self.log)
         self.log.begin("head")
-        self.head = self._fit_head(step)
+        late = self.config.head.memory == "after"
+        self.head = None if late else self._fit_head(step)
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
+        self.head = self._fit_head(step) if late else self.head
         self.log.end()
         return StepReport(tuple(self.log.reports.values()), notes=notes)
 
@@ -82,13 +86,14 @@ class Co2l:
 
     def _lesson(self, step: Step) -> Lesson:
         pool = concat(step.labeled, self.memory.labeled)
-        anchors = torch.isin(pool.labels, torch.tensor(step.new_classes, device=pool.labels.device))
+        pulled = self.classes if self.config.learner.anchors == "all" else step.new_classes
+        anchors = torch.isin(pool.labels, torch.tensor(pulled, device=pool.labels.device))
         sizes = len(step.labeled), len(self.memory.labeled), 0
         joint = self.config.unlabeled == "joint" and len(step.unlabeled) > 1
         return Lesson(pool, sizes, anchors, step.unlabeled if joint else None)
 
     def _fit_head(self, step: Step) -> Head:
-        known = concat(step.labeled, self.memory.labeled)
+        known = concat(step.labeled, self.memory.without(step.new_classes))
         names, cap = ("head", step.index), self.setting.schedule.max_updates
         encoder, augmentation, seed = self.learner.encoder, self.setting.augmentation, self.setting.seed
         return fit_head(self.config.head, HeadFit(encoder, known, self.classes, augmentation, seed, names, cap))

@@ -116,10 +116,12 @@ class Dm:
         kept, held = self._halves(known)
         self.phases.train("novelty", lambda: self._training("novelty", self._pool(kept, step)))
         self.phases.once("calibration", lambda: self._calibrate(held))
-        labeled = 0 if self.pseudo is None else int((self.pseudo != NONE).sum())
+        notes = {"pseudo_labeled": 0.0 if self.pseudo is None else float((self.pseudo != NONE).sum())}
+        if self.passing != torch.inf:
+            notes["novelty_threshold"] = self.passing
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
-        return StepReport(tuple(self.phases.log.reports.values()), notes={"pseudo_labeled": labeled})
+        return StepReport(tuple(self.phases.log.reports.values()), notes=notes)
 
     def _open(self, step: Step) -> None:
         if self.classes:
@@ -166,7 +168,7 @@ class Dm:
         return self._phase(name, [net], self.config.optimiser, epochs, pool, loss)
 
     def _balancing(self, pool: Pool) -> Training:
-        weights = class_weights(pool.columns, len(self.classes))
+        weights = class_weights(pool.columns, len(self.classes), smoothing=1, most=10)
         labels_alone = Pool(pool.images, pool.columns, pool.unlabeled[:0], pool.pseudo[:0])
         loss = self._loss(self.model, None, weights, labels_alone, consistency=0.0)
         epochs = self.config.epochs_balance
@@ -221,7 +223,7 @@ class Dm:
                     views.append(weak_view(pool.unlabeled[more], v[: len(more)], self.views))
                     views += [strong_view(pool.unlabeled[more], v[len(more) :], self.views)] if twice else []
                 value = loss(torch.cat(views), pool.columns[rows], more)
-                descent.step(value, config.longest)
+                descent.step(value, None if name == "balance" else config.longest)
                 return value.detach()
 
             return one

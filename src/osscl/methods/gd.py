@@ -5,7 +5,7 @@ from three teachers: P, itself before the step; C; and Q, which puts both togeth
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -28,7 +28,8 @@ from osscl.vision.classifier import Classifier
 from osscl.vision.encoder import frozen_copy, in_chunks, placed
 from osscl.vision.weak import WeakAugmentation, weak_view
 
-STEPWISE = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(0.6, 0.8, 0.9))
+TEACHING = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(0.6, 0.8, 0.9))  # 120, 160, 180 of 200
+STEPWISE = replace(TEACHING, milestones=(2 / 3, 8 / 9, 17 / 18))  # 120, 160, 170 of 180
 BALANCING = OptimiserConfig("sgd", 0.01, decay=5e-4, nesterov=False, milestones=(0.5, 0.75))
 
 
@@ -47,6 +48,7 @@ class GdConfig:
     confidence: float = 1.0  # weight of what keeps C unsure of all that is not of its classes
     external: Literal["all", "topk30_random70"] = "all"  # which images of U_t are used
     q_current: Literal["C", "P"] = "C"  # whose view of the new classes enters Q
+    teacher: OptimiserConfig = TEACHING
     optimiser: OptimiserConfig = STEPWISE
     balance: OptimiserConfig = BALANCING
 
@@ -114,7 +116,7 @@ class Gd:
             self.phases.once("take over", lambda: self.model.load_state_dict(self.current.state_dict()))
         else:
             self.phases.train("model", lambda: self._model(pool))
-        self.phases.train("balance", lambda: self._balance(pool))
+            self.phases.train("balance", lambda: self._balance(pool))
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
         return StepReport(tuple(self.phases.log.reports.values()))
@@ -151,7 +153,8 @@ class Gd:
         logits = in_chunks(self.past, images)[:, : self.before]
         most = round(0.3 * n) // logits.shape[1]
         alike = logits.topk(min(most, len(images)), 0).indices.flatten().unique()
-        return torch.cat((shuffled[: n - len(alike)], alike))
+        others = shuffled[~torch.isin(shuffled, alike)]
+        return torch.cat((others[: n - len(alike)], alike))
 
     # ----- the three phases
 
@@ -164,7 +167,7 @@ class Gd:
             unsure = (unsureness(logits) * foreign).sum() / foreign.sum().clamp(min=1)
             return right.sum() / mine.sum().clamp(min=1) + self.config.confidence * unsure
 
-        return self._training("teacher", [self.current], self.config.optimiser, self.config.epochs_teacher, pool, loss)
+        return self._training("teacher", [self.current], self.config.teacher, self.config.epochs_teacher, pool, loss)
 
     def _model(self, pool: Pool) -> Training:
         weights = torch.ones(len(self.classes), device=pool.images.device)
@@ -177,22 +180,20 @@ class Gd:
         return self._training("balance", [self.model.head], self.config.balance, epochs, pool, loss)
 
     def _global_loss(self, weights: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
-        """Labels and Q's, and what P and C say of all rows; rows with a label weigh as their class does."""
+        """Labels, which weigh as their class does, and Q; and what P and C say of all rows."""
         hot, past, seen, k = self.config.temperature, self.past, len(self.classes), self.before
+        assert past is not None
 
         def loss(x: Tensor, y: Tensor, external: int) -> Tensor:
             logits = self.model(x)
-            weigh = torch.cat((weights[y], weights.new_ones(external)))
-            total = (F.cross_entropy(logits[: len(y)], y, reduction="none") * weigh[: len(y)]).sum()
-            if past is None:
-                return total / len(y)
+            total = (F.cross_entropy(logits[: len(y)], y, reduction="none") * weights[y]).sum()
             with torch.no_grad():
                 old, new = past(x), self.current(x)
             current = new if self.config.q_current == "C" else old[:, k:]
             target = global_target(old[len(y) :, :k].softmax(1), current[len(y) :].softmax(1))
             together = F.kl_div(logits[len(y) :].log_softmax(1), target, reduction="sum") / len(x)
-            kept = (logit_distillation(logits[:, :k], old[:, :k], hot) * weigh).mean() * k / seen
-            gained = (logit_distillation(logits[:, k:], new, hot) * weigh).mean() * (seen - k) / seen
+            kept = logit_distillation(logits[:, :k], old[:, :k], hot).mean() * k / seen
+            gained = logit_distillation(logits[:, k:], new, hot).mean() * (seen - k) / seen
             return total / len(x) + self.config.distill * (together + hot**2 * (kept + gained))
 
         return loss

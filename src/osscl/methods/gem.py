@@ -4,7 +4,7 @@ An update may not raise the loss on what the memory holds of any past step: a gr
 nearest one that does not.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -41,7 +41,7 @@ class GemConfig:
     batch: int = 32
     margin: float = 0.5  # least weight of a past gradient in the answer; pushes towards past steps
     constrained: bool = True  # without it, plain training on the labels of the step
-    memory_statistics: Literal["apart", "shared"] = "apart"  # whether the memory moves the norms' running statistics
+    memory_statistics: Literal["shared", "apart"] = "shared"  # whether the memory moves the norms' running statistics
     optimiser: OptimiserConfig = PLAIN
 
     def __post_init__(self) -> None:
@@ -58,29 +58,53 @@ def dual_weights(among: Tensor, with_new: Tensor, margin: float) -> Tensor:
     paper's Eq. 11: min_v v'(GG' + ridge)v / 2 + (Gg)'v over v >= margin; shifted by the margin it is non-negative least
     squares.
     """
-    if bool((with_new >= 0).all()):
-        return torch.zeros_like(with_new)
+    if bool((with_new >= 0).all()) or not bool(among.isfinite().all() & with_new.isfinite().all()):
+        return torch.zeros_like(with_new)  # what has diverged is told after the step
     from scipy.optimize import nnls
 
-    gram = among.double().cpu().numpy() + RIDGE * np.eye(len(among))
+    values, vectors = np.linalg.eigh(among.double().cpu().numpy() + RIDGE * np.eye(len(among)))
+    root = vectors * np.sqrt(
+        values.clip(min=RIDGE)
+    )  # rounding may leave gradients that are alike a value below the ridge
+    gram = root @ root.T
     linear = with_new.double().cpu().numpy() + gram @ np.full(len(among), margin)
-    lower = np.linalg.cholesky(gram)
-    shifted, _ = nnls(lower.T, np.linalg.solve(lower, -linear))
+    shifted, _ = nnls(root.T, np.linalg.solve(root, -linear))
     return torch.as_tensor(shifted + margin, dtype=with_new.dtype, device=with_new.device)
 
 
-@contextmanager
-def own_statistics(net: nn.Module) -> Iterator[None]:
-    """Inside the block the norms go by the batch at hand and leave their running statistics alone."""
-    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
-    before = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, momentum in zip(norms, before, strict=True):
-            norm.momentum = momentum
+class Statistics:
+    """Batch norms whose passes leave their statistics in places of their own, to be folded into the running ones later.
+
+    Passes that go side by side would otherwise write to the same place in no order.
+    """
+
+    def __init__(self, net: nn.Module, passes: int) -> None:
+        self.norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
+        self.running = [(norm.running_mean, norm.running_var, norm.num_batches_tracked) for norm in self.norms]
+        self.places = [[torch.zeros(2, norm.num_features) for norm in self.norms] for _ in range(passes)]
+        self.places = [[place.to(next(net.parameters()).device) for place in places] for places in self.places]
+        self.momentum = [norm.momentum for norm in self.norms]
+
+    @contextmanager
+    def at(self, number: int) -> Iterator[None]:
+        """Inside the block the norms go by the batch at hand, and pass `number`'s place takes its statistics."""
+        for norm, place in zip(self.norms, self.places[number], strict=True):
+            norm.running_mean, norm.running_var, norm.num_batches_tracked = place[0], place[1], None
+            norm.momentum = 1.0
+        try:
+            yield
+        finally:
+            for norm, running, momentum in zip(self.norms, self.running, self.momentum, strict=True):
+                norm.running_mean, norm.running_var, norm.num_batches_tracked = running
+                norm.momentum = momentum
+
+    def fold(self, numbers: Sequence[int]) -> None:
+        """As if these passes had been made one after another."""
+        for number in numbers:
+            for (mean, var, _), place, share in zip(self.running, self.places[number], self.momentum, strict=True):
+                assert mean is not None and var is not None and share is not None
+                mean.lerp_(place[0], share)
+                var.lerp_(place[1], share)
 
 
 class Gem:
@@ -103,6 +127,7 @@ class Gem:
             self.classes.extend(step.new_classes)
             self.sizes.append(len(step.new_classes))
         self.phases.train("model", lambda: self._training(step))
+        self.model.compiles = True
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
         return StepReport(tuple(self.phases.log.reports.values()))
@@ -164,6 +189,8 @@ class GemUpdate:
         self.gradients = torch.zeros(len(self.past) + 1, length, device=self.agent.runtime.device)  # the last: new
         self.loss = torch.zeros((), device=self.agent.runtime.device)
         device = self.agent.runtime.device
+        self.statistics = Statistics(self.agent.model, len(self.past) + 1)
+        self.agent.model.compiles = False  # a compiled pass would be bound to one place of its statistics
         find = Replay(self._find, device)
         move = Replay(lambda weights: self._move(weights, descent), device)
 
@@ -177,27 +204,22 @@ class GemUpdate:
 
     def _find(self, rows: Tensor, u: Tensor, past_u: Tensor | None = None) -> Tensor:
         """Every gradient into its row; returns their products, (k + 1, k + 1)."""
-        apart = self.agent.config.memory_statistics == "apart"
-        beside = SideBySide(rows.device if apart else None)
+        beside, new = SideBySide(rows.device), len(self.past)
         if past_u is not None:
             parts = past_u.split([len(part) for part in self.past])
             for i, (part, columns, v) in enumerate(zip(self.past, self.past_columns, parts, strict=True)):
                 with beside.another():
-                    self._gradient(i, part.images, columns, v, apart=apart)
-        loss = self._gradient(-1, self.labeled.images[rows], self.columns[rows], u, apart=False)
+                    self._gradient(i, part.images, columns, v)
+        loss = self._gradient(new, self.labeled.images[rows], self.columns[rows], u)
         beside.join()
+        self.statistics.fold([new] if self.agent.config.memory_statistics == "apart" else range(new + 1))
         self.loss.copy_(loss)
         return self.gradients @ self.gradients.T
 
-    def _gradient(self, i: int, images: Tensor, columns: Tensor, u: Tensor, *, apart: bool) -> Tensor:
+    def _gradient(self, i: int, images: Tensor, columns: Tensor, u: Tensor) -> Tensor:
         model = self.agent.model
-        x = weak_view(images, u, self.agent.views)
-        if apart:
-            with own_statistics(model):
-                logits = model(x)
-        else:
-            logits = model(x)
-        loss = F.cross_entropy(logits, columns)
+        with self.statistics.at(i):
+            loss = F.cross_entropy(model(weak_view(images, u, self.agent.views)), columns)
         parts = torch.autograd.grad(loss, list(model.parameters()))
         self.gradients[i] = torch.cat([part.flatten() for part in parts])
         return loss.detach()

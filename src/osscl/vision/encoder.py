@@ -53,6 +53,7 @@ class Body(nn.Module):
     def __init__(self, backbone: str, images: ImageFormat, precision: torch.dtype) -> None:
         super().__init__()
         self.precision = precision
+        self.compiles = True  # where the device profits; see `fused`
         self.backbone = BACKBONES[backbone](images.channels)
         self.width = self.backbone.width
         self.register_buffer("mean", torch.tensor(images.mean).view(1, -1, 1, 1), persistent=False)
@@ -64,7 +65,8 @@ class Body(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """f(x), (n, width), for heads."""
-        return features_of(_unit(x), self)
+        features = features_of if self.compiles else features_of.__wrapped__  # type: ignore[attr-defined]
+        return features(_unit(x), self)  # type: ignore[no-any-return]
 
 
 Net = TypeVar("Net", bound=Body)
@@ -75,7 +77,6 @@ class Encoder(Body):
 
     def __init__(self, config: EncoderConfig, images: ImageFormat, precision: torch.dtype = torch.float32) -> None:
         super().__init__(config.backbone, images, precision)
-        self.compiles = True  # where the device profits; see `fused`
         self.projector = projector(self.width, config.hidden or self.width, config.dim, norm=config.projector_norm)
 
     def project(self, x: Tensor) -> Tensor:

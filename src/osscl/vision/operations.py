@@ -83,11 +83,11 @@ def equalize(x: Tensor, *_: Tensor) -> Tensor:
 
 def solarize(x: Tensor, strength: Tensor, _: Tensor) -> Tensor:
     """Values above a threshold inverted; the stronger, the lower the threshold."""
-    return torch.where(x >= 1 - strength, 1 - x, x)
+    return torch.where(x > 1 - strength, 1 - x, x)
 
 
 def posterize(x: Tensor, strength: Tensor, _: Tensor) -> Tensor:
-    """Eight to four bits a value."""
+    """Eight to five bits a value."""
     unit = 2.0 ** (4 * strength).floor()
     return ((255 * x).round() / unit).floor() * unit / 255
 
