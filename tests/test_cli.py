@@ -499,7 +499,7 @@ def test_a_narrow_terminal_folds_and_cuts_nothing(osscl, copied, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     _, shown, _ = osscl("runs")
     cells = "".join(line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│"))
-    assert cells == copied.name and "…" not in cells
+    assert cells.endswith(copied.name) and "…" not in cells
 
 
 def test_predict_takes_images_of_any_size_and_mode(osscl, finished, tmp_path):

@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from osscl.errors import SpecError
 from osscl.experiments.record import read_record, record_to_plain
+from osscl.experiments.spec import spec_from_plain
+from osscl.report.naming import method_name
+from osscl.report.tables import markdown
 
 KEPT = sorted(
     path
@@ -33,3 +37,18 @@ def test_a_kept_record_names_no_folder_of_the_machine_that_made_it(path):
 
 def test_there_are_kept_records():
     assert KEPT
+
+
+def test_a_run_of_a_method_elsewhere_is_shown_and_compared_like_any_other(tmp_path):
+    record = read_record(KEPT[0])
+    plain_record = record_to_plain(record)
+    plain_record["spec"]["method"] = {"type": "replay", "rate": 0.1, "net": {"width": 3}}
+    plain_record["configuration"] = "replay*"
+    path = tmp_path / "replay.json"
+    path.write_text(json.dumps(plain_record))
+    read = read_record(path)
+    assert read.spec.type == "replay" and record_to_plain(read)["spec"] == plain_record["spec"]
+    assert method_name(read) == "replay*"
+    assert "replay" in markdown([read, record])
+    with pytest.raises(SpecError, match="unknown method type 'replay'"):
+        spec_from_plain(plain_record["spec"])

@@ -21,6 +21,7 @@ _PUBLIC = {
     "check_method": "osscl.experiments.battery",
     "load": "osscl.experiments.saved",
     "load_bank": "osscl.data.benchmarks",
+    "make_spec": "osscl.experiments.spec",
     "read_record": "osscl.experiments.record",
     "run": "osscl.experiments.run",
 }

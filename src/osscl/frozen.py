@@ -139,7 +139,7 @@ def override(spec: T, changes: Sequence[str]) -> T:
             raise SpecError(f"a change is written field=value, got {change!r}")
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError):  # the latter of a date that is none
             raise SpecError(f"{path}: cannot read the value {text!r}") from None
         _enter(group, path.strip().split("."), value, path.strip())
     return _changed(spec, group, "") if group else spec

@@ -216,6 +216,7 @@ def runs(
     from osscl.cli.show import DASH, console, number, quoted, table
     from osscl.experiments.record import read_records
     from osscl.report import tables
+    from osscl.report.naming import method_name
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the one that --out named")
@@ -225,16 +226,15 @@ def runs(
     if markdown:
         typer.echo(tables.markdown(records), nl=False)
         return
-    shown = table("run", "method", "schedule", "seed", "final %", "forgetting", "on", "minutes")
+    shown = table("run", "final %", "forgetting", "minutes")
     for record in records:
-        shown.add_row(
-            record.id, record.configuration, record.spec.schedule.name, str(record.spec.seed), number(record.final),
-            number(record.forgetting), record.evaluated_on, number(record.made_by.seconds / 60),
-        )  # fmt: skip
+        name = f"{method_name(record)}, {record.spec.schedule.name}, seed {record.spec.seed}"
+        final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.training_seconds(record) / 60
+        shown.add_row(f"{name}\n  {record.id}", final, number(record.forgetting), number(minutes))
     begun = sorted(folder.glob("*/spec.json"))
     unfinished = [spec for spec in begun if not (spec.parent / f"{spec.parent.name}.json").exists()]
     for spec in unfinished:
-        shown.add_row(spec.parent.name, DASH, "unfinished", *[DASH] * 5)
+        shown.add_row(f"unfinished\n  {spec.parent.name}", *[DASH] * 3)
     console().print(shown)
     for spec in unfinished:
         rows = ["--stream", "FILE"] if '"stream": "' in spec.read_text(errors="replace") else []

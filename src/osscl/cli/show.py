@@ -23,7 +23,11 @@ DASH = "—"
 
 def console() -> Console:
     """Of the terminal's width; where there is none, wide enough for what goes to a file or another program."""
-    return Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=160)
+    return Console() if on_terminal() or "COLUMNS" in os.environ else Console(width=160)
+
+
+def on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()  # it may be closed
 
 
 def table(*columns: str, caption: str | None = None) -> Table:
@@ -42,7 +46,7 @@ def quoted(*words: str | Path) -> str:
 @contextlib.contextmanager
 def watching(title: str) -> "Iterator[PlainWatcher]":
     """Whoever looks on: at most one read of the device a second. The terminal is given back however the run ends."""
-    if not sys.stdout.isatty():
+    if not on_terminal():
         yield PlainWatcher(title)
         return
     with Live(console=Console(), transient=True, auto_refresh=False) as live:
@@ -164,15 +168,17 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     seeds = sorted({record.spec.seed for _, record in records})
     caption = (
         f"Accuracy in % over the classes met so far, {first.evaluated_rows} {first.evaluated_on} images in all; "
-        f"schedule {describe_schedule(first.spec)}, seed {', '.join(map(str, seeds))}, n = 1 run each. "
-        "Gate: unlabelled images of classes met against all others."
+        f"schedule {describe_schedule(first.spec)}, seed {', '.join(map(str, seeds))}, "
+        f"n = 1 run{' each' if len(records) > 1 else ''}."
     )
-    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
+    if gated:
+        caption += " Gate: unlabelled images of classes met against all others; share met: of those let in."
+    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("gate AUROC", "precision", "let in") if gated else ():
+    for name in ("gate AUROC", "let in", "share met") if gated else ():
         table.add_column(name, justify="right", no_wrap=True)
     for t in range(max(len(record.overall) for _, record in records)):
         shown = [number(record.overall[t]) if t < len(record.overall) else DASH for _, record in records]
@@ -190,6 +196,6 @@ def _gate_cells(step: StepRecord | None) -> list[str]:
         return [DASH, DASH, DASH]
     return [
         number(step.gate.auroc_seen, 3),
-        number(step.gate.precision_seen, 2),
         f"{step.gate.passed} of {step.unlabeled}",
+        number(step.gate.precision_seen, 2),
     ]

@@ -28,6 +28,8 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
         if int(last) - int(first) >= MOST_SEEDS:
             raise SpecError(f"at most {MOST_SEEDS} seeds go in one command, got {seeds!r}")
         chosen += range(int(first), int(last) + 1)
+        if len(chosen) > MOST_SEEDS:
+            raise SpecError(f"at most {MOST_SEEDS} seeds go in one command, got {seeds!r}")
     return list(dict.fromkeys(chosen))
 
 
@@ -111,7 +113,7 @@ def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
         data = yaml.safe_load(path.read_text())
     except OSError as error:
         raise SpecError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError):
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise SpecError(f"{path} is neither YAML nor JSON") from None
     try:
         return known(spec_from_plain(data))

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import logging
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -81,7 +82,8 @@ class Saver:
         saved, file = read_state(self.path), self.path.with_suffix(SUFFIX)
         if saved is None:
             if file.exists():
-                kept = file.replace(self.path.with_suffix(".damaged"))
+                taken = len(list(file.parent.glob("checkpoint.damaged*")))
+                kept = file.replace(self.path.with_suffix(f".damaged-{taken + 1}" if taken else ".damaged"))
                 logging.getLogger("osscl").warning("osscl: damaged checkpoint, kept as %s; the run begins again", kept)
             return self.position
         try:
@@ -160,6 +162,9 @@ def occupied(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(f"another process is at work on this run, in {folder}") from None
-        for draft in folder.glob(".*.[0-9]*"):  # of a process that was killed while it wrote, see `aside`
-            draft.unlink(missing_ok=True)
+        names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
+        drafts = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+")
+        for draft in folder.iterdir():  # of a process that was killed while it wrote, see `aside`
+            if drafts.fullmatch(draft.name) and draft.is_file():
+                draft.unlink(missing_ok=True)
         yield

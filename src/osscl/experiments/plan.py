@@ -9,7 +9,7 @@ from statistics import mean
 from osscl.errors import SpecError
 from osscl.experiments.cells import Cell
 from osscl.experiments.record import RunRecord, read_records
-from osscl.experiments.spec import RunSpec
+from osscl.experiments.spec import Elsewhere, RunSpec
 from osscl.frozen import content_id
 from osscl.methods.method import Schedule
 
@@ -31,8 +31,9 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
     problems: list[str] = []
     for folder in folders:
         found, damaged = read_records(folder)
-        records = {record.id: record for record in found} | records
-        problems += damaged
+        ours = [r for r in found if isinstance(r.spec.method, Elsewhere) or r.spec.id == r.id]
+        problems += damaged + [f"{r.id} in {folder}: its id is not that of its spec" for r in found if r not in ours]
+        records = {record.id: record for record in ours} | records
     return records, list(dict.fromkeys(problems))
 
 

@@ -110,7 +110,7 @@ def read_record(path: Path, config: type | None = None) -> RunRecord:
         data = json.loads(path.read_text())
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise DataError(f"it is not of the format {FORMAT!r}")
-        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config)})
+        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config, recorded=True)})
     except OSError as error:
         raise DataError(f"{path} cannot be read as a record: {error.strerror}") from None
     except (UserError, ValueError, AttributeError, RecursionError) as error:

@@ -16,7 +16,7 @@ from osscl.data.benchmarks import dataset, load_bank
 from osscl.data.images import ImageBank
 from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, prepare
-from osscl.errors import SpecError
+from osscl.errors import SpecError, Stopped
 from osscl.experiments.checkpoint import Options, Position, Saver, occupied
 from osscl.experiments.evaluate import evaluate, judge_gate, refuse_divergence
 from osscl.experiments.record import (
@@ -61,15 +61,17 @@ def run(
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
             write_text(folder / "spec.json", as_json(spec))
-        record = _carry_out(spec, options, folder, stream, device, kind)
+        record, stopped = _carry_out(spec, options, folder, stream, device, kind)
         write_record(record, finished)
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+    if stopped:  # too late for this run, not for those that would come after it
+        raise Stopped
     return record
 
 
 def _carry_out(
     spec: RunSpec, options: Options, folder: Path, stream: Stream, device: torch.device, kind: Any
-) -> RunRecord:
+) -> tuple[RunRecord, bool]:
     saver = Saver(folder, options, device, stream.content)
     reports: dict[str, Any] = {"t": 0}
 
@@ -103,7 +105,8 @@ def _carry_out(
     if not len(truth):
         _, _, truth, predicted = evaluate(agent, stream, len(stream) - 1)
     save_model(folder, agent, setting, spec, stream)
-    return make_record(spec, stream, agent, position, saver.seconds(), truth, predicted, device)
+    record = make_record(spec, stream, agent, position, saver.seconds(), truth, predicted, device)
+    return record, saver.told_to_stop
 
 
 def make_record(

@@ -13,7 +13,7 @@ from osscl.device import pick_device, precision_of
 from osscl.errors import DataError, SpecError
 from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
 from osscl.frozen import from_plain, plain
-from osscl.methods import METHODS
+from osscl.methods import METHOD_TYPES, METHODS
 from osscl.methods.method import Method, Runtime, Setting
 from osscl.stored import SUFFIX, read_state, write_state
 from osscl.stream.step import Stream
@@ -90,13 +90,19 @@ def _read(folder: Path) -> dict[str, Any]:
 
 def read_spec(folder: Path) -> RunSpec:
     """What made the model in a run folder."""
-    return spec_from_plain(_read(folder)["spec"])
+    saved = _read(folder)
+    if not isinstance(saved, dict) or "spec" not in saved:
+        raise DataError(f"the model in {folder} is of another program or version")
+    return spec_from_plain(saved["spec"])
 
 
 def load(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
     """The model that a run folder holds. `method` is the class of a method of your own, with its `Config` in it."""
     saved = _read(Path(folder))
     where = pick_device(device)
+    kind = saved.get("spec", {}).get("method", {}).get("type")
+    if method is None and isinstance(kind, str) and kind not in METHOD_TYPES:
+        raise DataError(f"{kind!r} is a method elsewhere: osscl.load({str(folder)!r}, method=...) takes its class")
     try:
         return _made(saved, where, method)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:

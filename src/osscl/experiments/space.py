@@ -90,7 +90,8 @@ def _dimension(field: str, text: str, config: Any) -> Dimension:
 def _choice(field: str, text: str, config: Any) -> Choice:
     try:
         values = yaml.safe_load(text)
-    except yaml.YAMLError:
+        json.dumps(values)  # a date is no value of any field
+    except (yaml.YAMLError, ValueError, TypeError):
         raise SpecError(f"{field}: cannot read the values {text!r}") from None
     if not isinstance(values, list) or not values:
         raise SpecError(f"{field}: values are written [a, b, c], got {text!r}")

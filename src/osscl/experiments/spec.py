@@ -1,5 +1,6 @@
 """What runs: a frozen spec, its id, and the named experiments."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,6 +11,17 @@ from osscl.frozen import added_later, content_id, from_plain, plain, require
 from osscl.methods import CONFIGURATIONS, METHOD_TYPES
 from osscl.methods.method import PAPER, SCHEDULES, Schedule
 from osscl.stream.scenario import ScenarioSpec
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The config of a method that is not of this package, as a record has it: enough to show and compare its runs."""
+
+    kind: str
+    written: str  # its fields, as JSON
+
+    def fields(self) -> dict[str, Any]:
+        return dict(json.loads(self.written))
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,8 @@ class RunSpec:
     @property
     def type(self) -> str:
         """How the method's type is written in files."""
+        if isinstance(self.method, Elsewhere):
+            return self.method.kind
         names = {kind: name for name, kind in METHOD_TYPES.items()}
         own = type(self.method).__qualname__.rpartition("<locals>.")[2].removesuffix(".Config")  # of a class elsewhere
         return names.get(type(self.method), own.lower())
@@ -106,18 +120,26 @@ def describe_schedule(spec: RunSpec) -> str:
 
 def spec_to_plain(spec: RunSpec) -> dict[str, Any]:
     """What JSON and YAML hold of a spec."""
-    return {**plain(spec), "method": {"type": spec.type, **plain(spec.method)}}
+    method = spec.method.fields() if isinstance(spec.method, Elsewhere) else plain(spec.method)
+    return {**plain(spec), "method": {"type": spec.type, **method}}
 
 
-def spec_from_plain(data: Mapping[str, Any], config: type | None = None) -> RunSpec:
-    """The spec that a file holds; unknown keys are refused by name. `config` is the type of a method elsewhere."""
+def spec_from_plain(data: Mapping[str, Any], config: type | None = None, *, recorded: bool = False) -> RunSpec:
+    """The spec that a file holds; unknown keys are refused by name. `config` is the type of a method elsewhere.
+
+    What is `recorded` may be of a method elsewhere without it.
+    """
     if not isinstance(data, Mapping) or not isinstance(data.get("method"), Mapping):
         raise SpecError("a spec is a mapping with the fields scenario, method, schedule and seed")
     method = dict(data["method"])
     kind = method.pop("type", None)
     if config is None and kind not in [*METHOD_TYPES]:  # a list: what a file says may have no hash
-        raise unknown("method type", kind, METHOD_TYPES)
-    fields = {**data, "method": from_plain(config or METHOD_TYPES[kind], method, "method")}
+        if not recorded or not isinstance(kind, str):
+            raise unknown("method type", kind, METHOD_TYPES)
+        made: Any = Elsewhere(kind, json.dumps(method, sort_keys=True))
+    else:
+        made = from_plain(config or METHOD_TYPES[kind], method, "method")
+    fields = {**data, "method": made}
     if isinstance(fields.get("schedule"), str):
         fields["schedule"] = schedule(fields["schedule"])
     return from_plain(RunSpec, fields)

@@ -45,6 +45,8 @@ def study_references(
     spec: RunSpec, variants: Sequence[Sequence[str]], epochs: int, data: Path | None = None, device: str = "auto"
 ) -> list[Variant]:
     """Train each variant on U_1 alone for `epochs` epochs. Every choice made by this is made on validation rows."""
+    if not spec.scenario.related and not spec.scenario.unrelated:
+        raise SpecError("there is no U_1 to study: this experiment has no unlabelled images")
     where = pick_device(device)
     prepare(where)
     if not spec.scenario.validation_share:
@@ -107,6 +109,8 @@ def study_heads(
 ) -> list[HeadVariant]:
     """Fit heads anew to the network of a finished run, on its last step and the memory as updated after it."""
     spec, where = read_spec(folder), pick_device(device)
+    if spec.stream is not None:
+        raise SpecError(f"heads are studied on streams that scenario and seed make; {folder} had one from a file")
     if not isinstance(spec.method, UrslConfig) or not spec.scenario.validation_share:
         raise SpecError(f"heads are studied on a run of ursl with --validation; {folder} holds another one")
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)

@@ -52,6 +52,13 @@ class Tried:
     why: str = ""  # it failed
 
 
+def _address(file: Path) -> str:
+    """Of a database in a file, whatever characters its path has."""
+    from sqlalchemy.engine import URL
+
+    return URL.create("sqlite", database=str(file)).render_as_string()
+
+
 def open_study(search: Search) -> Any:
     """The study in the search's folder, made where there is none."""
     try:
@@ -59,11 +66,14 @@ def open_study(search: Search) -> Any:
     except ImportError:
         raise UserError('a search needs Optuna: pip install "osscl[tune]"') from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    search.lock("").mkdir(parents=True, exist_ok=True)
+    try:
+        search.lock("").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to the output folder {search.folder}: {error.strerror}") from None
     file = search.folder.resolve() / "trials.sqlite3"
     with held(search.lock("study")):  # two workers that make the tables at once would trip over each other
         try:
-            storage = optuna.storages.RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": 60}})
+            storage = optuna.storages.RDBStorage(_address(file), engine_kwargs={"connect_args": {"timeout": 60}})
             study = optuna.create_study(
                 storage=storage, study_name=search.name, direction="maximize", load_if_exists=True
             )

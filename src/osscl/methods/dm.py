@@ -24,6 +24,7 @@ from osscl.methods.method import Runtime, Setting, State, StepReport
 from osscl.methods.phases import Phases, Training
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
+from osscl.vision.backbones import require_backbone
 from osscl.vision.classifier import Classifier, Deconfident
 from osscl.vision.encoder import Net, frozen_copy, in_chunks, placed
 from osscl.vision.novelty import calibrated, novelty_scores
@@ -55,7 +56,9 @@ class DmConfig:
     balance: OptimiserConfig = BALANCING
 
     def __post_init__(self) -> None:
+        require_backbone(self.backbone)
         require_choices(self)
+        require(self.temperature <= 1000, self, "temperature", "at most 1000")
         for name in (
             "epochs",
             "epochs_balance",
@@ -68,6 +71,7 @@ class DmConfig:
             require(getattr(self, name) > 0, self, name, "positive")
         for name in ("distill", "consistency"):
             require(getattr(self, name) >= 0, self, name, "0 or more")
+        require(self.batch > 1, self, "batch", "at least 2")
         for name in ("threshold", "true_positives"):
             require(0 <= getattr(self, name) <= 1, self, name, "in [0, 1]")
 
@@ -114,7 +118,8 @@ class Dm:
         self.phases.train("model", lambda: self._training("model", pool))
         self.phases.train("balance", lambda: self._balancing(pool))
         kept, held = self._halves(known)
-        self.phases.train("novelty", lambda: self._training("novelty", self._pool(kept, step)))
+        if len(kept) + len(pool.unlabeled) > 1:  # its norms know nothing from a single image
+            self.phases.train("novelty", lambda: self._training("novelty", self._pool(kept, step)))
         self.phases.once("calibration", lambda: self._calibrate(held))
         notes = {"pseudo_labeled": 0.0 if self.pseudo is None else float((self.pseudo != NONE).sum())}
         if self.passing != torch.inf:

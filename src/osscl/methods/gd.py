@@ -24,6 +24,7 @@ from osscl.methods.method import Runtime, Setting, State, StepReport
 from osscl.methods.phases import Phases, Training
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
+from osscl.vision.backbones import require_backbone
 from osscl.vision.classifier import Classifier
 from osscl.vision.encoder import frozen_copy, in_chunks, placed
 from osscl.vision.weak import WeakAugmentation, weak_view
@@ -53,7 +54,9 @@ class GdConfig:
     balance: OptimiserConfig = BALANCING
 
     def __post_init__(self) -> None:
+        require_backbone(self.backbone)
         require_choices(self)
+        require(self.temperature <= 1000, self, "temperature", "at most 1000")
         for name in ("epochs_teacher", "epochs", "epochs_balance", "batch", "temperature"):
             require(getattr(self, name) > 0, self, name, "positive")
         require(self.unlabeled_batch is None or self.unlabeled_batch > 0, self, "unlabeled_batch", "positive, or null")

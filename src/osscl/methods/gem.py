@@ -24,6 +24,7 @@ from osscl.methods.method import Runtime, Setting, State, StepReport
 from osscl.methods.phases import Phases, Training
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
+from osscl.vision.backbones import require_backbone
 from osscl.vision.classifier import Classifier
 from osscl.vision.encoder import in_chunks, placed
 from osscl.vision.weak import WeakAugmentation, weak_view
@@ -45,6 +46,7 @@ class GemConfig:
     optimiser: OptimiserConfig = PLAIN
 
     def __post_init__(self) -> None:
+        require_backbone(self.backbone)
         require_choices(self)
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 1, self, "batch", "at least 2")

@@ -32,7 +32,7 @@ class Schedule:
     def __post_init__(self) -> None:
         word = self.name.replace("-", "").replace("_", "").replace(".", "")  # it becomes part of a folder's name
         require(word.isalnum() and self.name[0] != ".", self, "name", "letters, digits, '-', '_' and '.'")
-        require(self.share > 0, self, "share", "positive")
+        require(0 < self.share <= 1000, self, "share", "in (0, 1000]")
         require(self.max_updates is None or self.max_updates > 0, self, "max_updates", "positive")
         require(self.row_cap is None or self.row_cap > 0, self, "row_cap", "positive")
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from osscl.errors import unknown
+
 
 class Backbone(nn.Module):
     """An image encoder f: (n, channels, s, s) -> (n, width), s divisible by 8."""
@@ -176,3 +178,9 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {  # name -> net for that many
     "small-wide": lambda channels: SmallNet(channels, 32),
     "small-deep": lambda channels: SmallNet(channels, depth=2),
 }
+
+
+def require_backbone(name: str) -> None:
+    """Refuse a name that is none of them."""
+    if name not in BACKBONES:
+        raise unknown("backbone", name, BACKBONES)

@@ -10,9 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osscl.device import fused
-from osscl.errors import unknown
 from osscl.frozen import require
-from osscl.vision.backbones import BACKBONES
+from osscl.vision.backbones import BACKBONES, require_backbone
 
 CHUNK = 1024  # images a forward pass without gradients; one shape, so that one compiled graph serves them all
 WIDEST = 65536  # layer that a config may ask for
@@ -28,8 +27,7 @@ class EncoderConfig:
     projector_norm: bool = False  # batch norm in the projector
 
     def __post_init__(self) -> None:
-        if self.backbone not in BACKBONES:
-            raise unknown("backbone", self.backbone, BACKBONES)
+        require_backbone(self.backbone)
         require(self.hidden is None or 0 < self.hidden <= WIDEST, self, "hidden", f"in [1, {WIDEST}], or null")
         require(0 < self.dim <= WIDEST, self, "dim", f"in [1, {WIDEST}]")
 
