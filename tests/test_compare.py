@@ -11,6 +11,7 @@ from osscl.errors import UserError
 from osscl.experiments.compare import difference, paired, sign_test
 from osscl.experiments.record import read_records, record_to_plain
 from osscl.methods.method import PAPER, SHORT
+from osscl.report.naming import setting_words
 
 FIRST, SECOND = [30.1, 31.4, 29.7, 30.9], [28.0, 30.2, 30.0, 29.1]
 RECORDS, _ = read_records(Path(__file__).parents[1] / "results")
@@ -159,6 +160,23 @@ def test_names_folders_and_files_are_compared(typed, results):
     first, second = (sorted((results / name).iterdir())[0] for name in ("A-one", "B-one"))
     code, shown, _ = typed("compare", first, second)
     assert code == 0 and "+1.00" in shown and "(n=1)" in shown
+
+
+def test_settings_are_headings_and_rows_are_sorted_and_whole_at_80_columns(typed, results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    other = replace(BASE.spec.method, learner=replace(BASE.spec.method.learner, lam=0.9))
+    fewer = replace(BASE.spec.scenario, memory=120)
+    for name, method in (("A-one", BASE.spec.method), ("B-one", other)):
+        for changes in ({"schedule": SHORT}, {"scenario": fewer, "schedule": replace(PAPER, name="a-first")}):
+            for record in side([20.0, 21.0], name, method=method, **changes):
+                (results / name / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    code, shown, _ = typed("compare", "A-one", "B-one", "--results", results)
+    lines = shown.splitlines()
+    headings = [line for line in lines if line.startswith(f"{BASE.spec.scenario.main} / ")]
+    assert code == 0 and headings == sorted({setting_words(fewer), setting_words(BASE.spec.scenario)})
+    rows = [line.split()[0] for line in lines if "(n=" in line]
+    assert rows == ["a-first", "paper", "short"]
+    assert next(line for line in lines if line.startswith("paper")).endswith("— (3 of 3)")
 
 
 def test_a_damaged_record_is_named_and_passed_over(typed, results):

@@ -12,7 +12,8 @@ import torch
 
 from osscl.data.images import ImageBank, Labeled
 from osscl.experiments.record import read_records
-from osscl.methods.method import SHORT
+from osscl.methods import CONFIGURATIONS
+from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
 from osscl.report import thumbnails
 from osscl.report.chapters import chapters_of, flaw_of
 from osscl.report.confusion import by_step, confusion
@@ -22,7 +23,8 @@ from osscl.report.gate import gate_over_time, pass_rates, score_histograms
 from osscl.report.html import cell, prose, table
 from osscl.report.naming import method_name, setting_words
 from osscl.report.page import build_page, plotly_js
-from osscl.report.tables import headline
+from osscl.report.sections import unlabeled_words
+from osscl.report.tables import headline, paper_of
 from osscl.report.timing import time_by_phase
 
 RESULTS = Path(__file__).parents[1] / "results" / "h200"
@@ -77,7 +79,7 @@ def test_test_and_validation_rows_never_share_a_chapter(ursl):
     chosen = replace(ursl, spec=replace(ursl.spec, scenario=scenario), evaluated_on="validation")
     chapters = chapters_of([ursl, chosen])
     assert sorted(chapter.rows_words for chapter in chapters) == ["test rows", "validation rows"]
-    assert any("validation_share=0.1" in chapter.words for chapter in chapters)
+    assert any("10 % held out as validation rows" in chapter.words for chapter in chapters)
 
 
 def test_seeds_of_one_method_are_one_entry_with_their_number(ursl):
@@ -89,7 +91,15 @@ def test_every_figure_names_schedule_rows_and_number_of_runs(kept):
     for figure in every_figure(kept):
         said = figure.caption + str(figure.table) + str(figure.plots)
         assert re.search(r"schedule (paper|short)", figure.caption), figure.title
-        assert "n=1" in said and "test rows" in figure.caption, figure.title
+        assert "n=1" in said and "band" not in figure.caption, figure.title
+        gate = "gate" in figure.title or "threshold" in figure.title
+        assert figure.caption.endswith("unlabelled rows U_t.") == gate == ("test rows" not in figure.caption)
+
+
+def test_a_band_is_explained_where_there_is_one(ursl):
+    chapter = one_chapter(ursl, at_seed(ursl, 1))
+    for figure in (accuracy_curves(chapter), forgetting_curves(chapter), gate_over_time(chapter, chapter.entries[0])):
+        assert "band: lowest to highest seed" in figure.caption
 
 
 # ----- figures
@@ -114,6 +124,36 @@ def test_the_papers_number_is_a_mark_of_its_own(ursl):
     assert (mark["name"], mark["y"]) == ("the paper's URSL", [72.8])
     other = replace(ursl, spec=replace(ursl.spec, scenario=replace(ursl.spec.scenario, memory=300)))
     assert all(trace["name"] != mark["name"] for trace in accuracy_curves(one_chapter(other)).plots[0]["data"])
+
+
+@pytest.mark.parametrize("method", ["co2l", "gd", "dm", "gem", "icarl"])
+def test_the_papers_number_stands_beside_its_own_method_alone(ursl, method):
+    other = replace(ursl, configuration=method, spec=replace(ursl.spec, method=CONFIGURATIONS[method]))
+    assert paper_of(ursl) == (72.8, 0.9) and paper_of(other) is None and one_chapter(other).paper is None
+    assert one_chapter(other, ursl).paper == (72.8, 0.9)
+    assert 'class="bar marked"' in build_page([ursl]) and 'class="bar marked"' not in build_page([other])
+
+
+@pytest.mark.parametrize("schedule", [SMOKE, DEMO, replace(PAPER, max_updates=3)])
+def test_the_papers_number_is_not_beside_a_run_that_only_tries(ursl, schedule):
+    tried = replace(ursl, spec=replace(ursl.spec, schedule=schedule))
+    row = dict(zip(headline([tried]).columns, headline([tried]).rows[0], strict=True))
+    assert row["paper's URSL %"] == "—" and one_chapter(tried).paper is None
+
+
+def test_a_smoke_run_says_that_it_shows_little(ursl):
+    smoke = replace(ursl, spec=replace(ursl.spec, schedule=SMOKE))
+    assert "shows that things run, not how well" in build_page([smoke])
+    assert "shows that things run" not in build_page([ursl])
+
+
+def test_unlabelled_rows_are_as_many_as_were_used(ursl):
+    assert unlabeled_words(ursl) == "9,000 rows of the main set and 9,000 of each other set a step, unlabelled"
+    steps = tuple(replace(step, unlabeled=512) for step in ursl.steps)
+    smoke = replace(ursl, spec=replace(ursl.spec, schedule=SMOKE), steps=steps)
+    assert unlabeled_words(smoke) == "512 unlabelled rows a step, capped by the schedule"
+    fewer = replace(ursl, steps=(replace(steps[0], unlabeled=100), *steps[1:]))
+    assert unlabeled_words(fewer) == "100 to 512 unlabelled rows a step"
 
 
 def test_points_lost_average_to_the_records_forgetting(kept):
@@ -314,6 +354,12 @@ def test_a_picture_is_the_row_that_the_record_names(ursl, banks):
         kind = "foreign" if name != "cifar10" else "seen" if seen else "unseen"
         assert (tile.kind, tile.words) == (kind, f"{name}-{label} ({kind}; {name}, row {row})")
     assert strip.sprite.startswith("data:image/jpeg;base64,") and strip.places == 16 * len(ursl.steps)
+
+
+def test_without_the_data_one_line_says_how_to_see_the_pictures(ursl, banks):
+    bare, whole = build_page([ursl]), build_page([ursl], banks)
+    assert bare.count("--data DIR") == 1 and "card strip" not in bare
+    assert "--data DIR" not in whole and "card strip" in whole
 
 
 def test_other_data_under_the_same_name_gives_no_pictures(ursl, banks):

@@ -165,4 +165,5 @@ def test_pictures_are_shown_where_the_data_is_at_hand(browser, pages):
     assert browser.evaluate(f"{pictures}.length") >= 16
     browser.open(pages["results"], DESKTOP, height=40_000)
     assert browser.evaluate(f"{pictures}.length") == 0
-    assert "the data was not at hand" in browser.evaluate("document.querySelector('.strip .note').textContent")
+    assert browser.evaluate("document.querySelectorAll('.strip').length") == 0
+    assert "--data DIR" in browser.evaluate("document.querySelector('.panel > .note').textContent")

@@ -9,13 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from osscl.cli.tune import short_names
+from osscl.cli.tune import shown as listed
 from osscl.errors import Diverged, SpecError, Stopped, UserError
 from osscl.experiments import tune as tuning
 from osscl.experiments.checkpoint import Options
 from osscl.experiments.record import read_records
 from osscl.experiments.space import PAPER, Choice, Range, Tied, changed, own_point, space_of
 from osscl.experiments.spec import EXPERIMENTS, make_spec
-from osscl.experiments.trials import Search, best, held, is_held, open_study, tried
+from osscl.experiments.trials import Search, Tried, best, held, is_held, open_study, tried
 from osscl.experiments.tune import falls_behind, on_validation_rows, tune
 from osscl.methods import AS_PRINTED, CONFIGURATIONS, URSL
 from osscl.methods.method import SMOKE
@@ -312,6 +314,35 @@ def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best(typed, tm
     assert code == 0 and "validation_share: 0.0" in shown
 
 
+def test_trials_are_listed_best_first_by_what_was_searched():
+    found = [
+        Tried(0, "finished", ("learner.lam=0.05", "learner.gamma=0.05"), (80.0, 50.0), 50.0),
+        Tried(1, "pruned", ("learner.lam=0.2", "learner.gamma=0.2"), (64.0,), None),
+        Tried(2, "finished", ("learner.lam=0.4", "learner.gamma=0.4"), (90.0, 60.0), 60.0),
+        Tried(3, "failed", (), (), None, "training diverged at step 1"),
+    ]
+    lines = listed(found, Search(SPEC, LAMBDAS, None), 160).splitlines()[-4:]
+    assert lines[:2] == ["trial 2  finished  60.0 %  lam=0.4", "trial 0  finished  50.0 %  lam=0.05"]
+    assert lines[2] == "trial 1  pruned after step 1  64.0 %  lam=0.2"
+    assert lines[3].startswith("trial 3  failed  — %") and lines[3].endswith("(training diverged at step 1)")
+
+
+def test_a_trial_of_the_papers_space_takes_two_lines_of_a_narrow_terminal():
+    plan = Search(SPEC, space_of([], "paper", SPEC.method), None)
+    chosen = {d.field: d.values[-1] for d in plan.space if isinstance(d, Choice)}
+    _, changes = changed(SPEC.method, plan.space, chosen)
+    page = listed([Tried(11, "finished", changes, (60.0,), 60.0)], plan, 80)
+    trial = page[page.index("trial 11") :].splitlines()
+    assert len(trial) == 2 and max(map(len, page.splitlines())) <= 80
+    assert "eta=[-2.0,2.0]" in trial[0] + trial[1] and "kind=adam" in trial[1] and "gamma" not in page
+
+
+def test_fields_that_end_alike_are_told_apart():
+    written = ["learner.tau=[.1, .5]", "reference.tau=[.1, .5]", "learner.lam=[.1, .5]"]
+    names = short_names(Search(SPEC, space_of(written, None, SPEC.method), None))
+    assert [*names.values()] == ["learner.tau", "reference.tau", "lam"]
+
+
 def test_two_workers_share_a_search(tmp_path):
     pytest.importorskip("optuna")
     command = [sys.executable, "-m", "osscl", "tune", *SMALL, "--search", "learner.optimiser.rate=1e-4..1e-2:log",
@@ -323,7 +354,7 @@ def test_two_workers_share_a_search(tmp_path):
     assert [worker.returncode for worker in workers] == [0, 0]
     assert all(any(f"trial {n}  step 1/5" in page for page in shown) for n in range(4))
     assert not any(f"trial {n}  step 1/5" in shown[0] and f"trial {n}  step 1/5" in shown[1] for n in range(4))
-    assert len(list((tmp_path / "tuning" / "runs").glob("*/ursl-*.json"))) + shown[0].count("│ pruned") >= 4
+    assert len(list((tmp_path / "tuning" / "runs").glob("*/ursl-*.json"))) + shown[0].count("  pruned after step") >= 4
 
 
 def test_a_search_from_a_file_ends_in_a_file(typed, tmp_path):

@@ -1,5 +1,7 @@
 """`osscl compare`: two methods, seed by seed."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +10,8 @@ import typer
 from osscl.errors import SpecError, UserError, unknown
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from osscl.experiments.compare import Difference, Pairs
     from osscl.experiments.record import RunRecord
 
@@ -23,7 +27,7 @@ def compare(
     anyway: Annotated[bool, typer.Option("--anyway", help="Pair by seed, other streams or schedules or not.")] = False,
 ) -> None:
     """Compare two methods over seeds on identical streams: difference, confidence interval, two tests."""
-    from osscl.cli.show import console, table
+    from osscl.cli.show import console
     from osscl.experiments.compare import MEASURES, paired
 
     if measure not in MEASURES:
@@ -31,25 +35,40 @@ def compare(
     if not 0 < confidence < 1:
         raise SpecError(f"confidence must be in (0, 1), got {confidence}")
     left, right = records_of(first, results), records_of(second, results)
-    percent = f"{100 * confidence:g} %"
-    columns = ("setting", "schedule", "seeds", "A", "B", "A - B", f"{percent} interval", "t-test p", "sign test p")
-    shown = table(*columns, caption=f"A: {first}, B: {second}; {measure} in %, paired by seed")
-    alone: list[str] = []
-    for pairs in paired(left, right, anyway):
+    found = sorted(paired(left, right, anyway), key=lambda pairs: (heading(pairs), schedules(pairs), pairs.seeds))
+    typer.echo(f"A: {first}, B: {second}; {measure} in %, paired by seed")
+    for setting, rows in groupby(found, heading):
+        typer.echo(f"\n{setting}")
+        console().print(rows_of(list(rows), measure, confidence))
+    typer.echo(notes(confidence, [id for pairs in found for id in pairs.alone], anyway))
+
+
+def heading(pairs: "Pairs") -> str:
+    from osscl.report.naming import setting_words
+
+    return setting_words(pairs.first[0].spec.scenario)
+
+
+def rows_of(found: "Sequence[Pairs]", measure: str, confidence: float) -> "Table":
+    """The rows of one setting, narrow enough for 80 columns."""
+    from rich.table import Table
+
+    shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    numbers = ("A", "B", "A - B", f"{100 * confidence:g} %\ninterval", "t-test\np", "sign test\np")
+    for name in ("schedule", "seeds", *numbers):
+        shown.add_column(name, overflow="fold", no_wrap=name in numbers)
+    for pairs in found:
         shown.add_row(*row(pairs, measure, confidence))
-        alone += pairs.alone
-    console().print(shown)
-    typer.echo(notes(confidence, alone, anyway))
+    return shown
 
 
 def row(pairs: "Pairs", measure: str, confidence: float) -> list[str]:
     from osscl.cli.show import DASH, number
-    from osscl.report.naming import seeds_words, setting_words
+    from osscl.report.naming import seeds_words
 
-    spec = pairs.first[0].spec
     known = [getattr(record, measure) for record in (*pairs.first, *pairs.second)]
     found = pairs.measured(measure, confidence)
-    words = [setting_words(spec.scenario), schedules(pairs), seeds_words(pairs.first)]
+    words = [schedules(pairs), seeds_words(pairs.first)]
     if found is None:
         return [*words, *[DASH] * 6]
     n = found.n

@@ -89,7 +89,7 @@ def carry_out(search: "Search", options: Any, trials: int, timeout: float | None
     except Stopped:
         stopped = True
     found = tried(open_study(search))
-    console().print(shown(found, search))
+    typer.echo(shown(found, search, console().width))
     leader = best(found)
     if leader is not None:
         words = command or ["osscl", "run", "--spec", str(write_best(search, leader))]
@@ -99,25 +99,53 @@ def carry_out(search: "Search", options: Any, trials: int, timeout: float | None
         raise Stopped
 
 
-def shown(trials: "Sequence[Tried]", search: "Search") -> Any:
-    from osscl.cli.show import DASH, number, table
+def shown(trials: "Sequence[Tried]", search: "Search", width: int) -> str:
+    """What was searched, then a trial a paragraph of a line or two, best first."""
+    import textwrap
+
     from osscl.experiments.spec import describe_schedule
     from osscl.report.naming import setting_words
 
-    spec = search.spec
+    spec, names = search.spec, short_names(search)
     caption = (
         f"Accuracy in % on validation rows ({100 * spec.scenario.validation_share:g} % of the main training images); "
-        f"{setting_words(spec.scenario)}; schedule {describe_schedule(spec)}, seed {spec.seed}, n = 1 run a trial"
+        f"{setting_words(spec.scenario)}; schedule {describe_schedule(spec)}, seed {spec.seed}, n = 1 run a trial. "
+        f"Searched: {', '.join(names)}."
     )
-    made = table(
-        "trial", "state", *(dimension.field for dimension in search.space), "by step", "final %", caption=caption
+    paragraphs = [caption, *(trial_words(trial, names) for trial in sorted(trials, key=place))]
+    return "\n".join(
+        textwrap.fill(text, width, subsequent_indent="    " * (i > 0), break_long_words=False, break_on_hyphens=False)
+        for i, text in enumerate(paragraphs)
     )
-    for trial in trials:
-        values = dict(change.split("=", 1) for change in trial.changes)
-        cells = [values.get(dimension.field, DASH).strip('"') for dimension in search.space]
-        steps = " ".join(number(value) for value in trial.by_step) or DASH
-        made.add_row(str(trial.number), trial.why or trial.state, *cells, steps, number(trial.final))
-    return made
+
+
+def short_names(search: "Search") -> dict[str, str]:
+    """The searched fields, tied ones left out, each by as much of its end as no other of them ends in."""
+    from osscl.experiments.space import Tied
+
+    fields = [dimension.field for dimension in search.space if not isinstance(dimension, Tied)]
+    ends = {field: [".".join(field.split(".")[i:]) for i in range(field.count("."), -1, -1)] for field in fields}
+    every = [end for field in fields for end in ends[field]]
+    return {field: next((end for end in ends[field] if every.count(end) == 1), field) for field in fields}
+
+
+def place(trial: "Tried") -> tuple[bool, float, int]:
+    """Finished trials first, the best of them before all; the earliest of several."""
+    return trial.final is None, -(trial.final or 0.0), trial.number
+
+
+def trial_words(trial: "Tried", names: dict[str, str]) -> str:
+    """Number, state, accuracy as far as it came, values of the searched fields; why it failed."""
+    from osscl.cli.show import number
+
+    values = dict(change.split("=", 1) for change in trial.changes)
+    pairs = [
+        f"{name}={values[field].strip(chr(34)).replace(' ', '')}" for field, name in names.items() if field in values
+    ]
+    accuracy = trial.final if trial.final is not None else (trial.by_step or (None,))[-1]
+    state = f"{trial.state} after step {len(trial.by_step)}" if trial.state == "pruned" else trial.state
+    why = [f"({trial.why})"] if trial.why else []
+    return "  ".join([f"trial {trial.number}", state, f"{number(accuracy)} %", " ".join(pairs), *why])
 
 
 def write_best(search: "Search", leader: "Tried") -> Path:

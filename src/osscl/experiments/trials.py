@@ -92,8 +92,11 @@ def begin(study: Any, search: Search, trials: int, alive: contextlib.ExitStack) 
     from optuna.trial import TrialState
 
     with held(search.lock("study")):
+        running = study.get_trials(states=(TrialState.RUNNING,))
+        free = {trial.number for trial in running if not is_held(search.lock(f"{search.name}-{trial.number}"))}
+        # A worker tells what came of a trial before it lets go of it: one that still runs now is lost.
         for lost in study.get_trials(states=(TrialState.RUNNING,)):
-            if not is_held(search.lock(f"{search.name}-{lost.number}")):
+            if lost.number in free:
                 again(study, lost.number, lost.params)  # its worker is gone; its checkpoint is not
         stored = study.get_trials(deepcopy=False)
         if sum(_counts(trial) for trial in stored) >= trials:

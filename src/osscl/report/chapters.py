@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from osscl.experiments.published import published
 from osscl.experiments.record import BINS, RunRecord
 from osscl.experiments.spec import describe_schedule
 from osscl.report.naming import method_name, seeds_words, setting_words
-from osscl.report.tables import grouped
+from osscl.report.tables import grouped, paper_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,12 @@ class Chapter:
     @property
     def words(self) -> str:
         """What every number of the chapter must carry."""
-        return f"{self.setting}; schedule {self.first.spec.schedule.name}; {self.rows_words}"
+        return f"{self.conditions}; {self.rows_words}"
+
+    @property
+    def conditions(self) -> str:
+        """The same for what was not measured on the held-out rows."""
+        return f"{self.setting}; schedule {self.first.spec.schedule.name}"
 
     @property
     def setting(self) -> str:
@@ -66,7 +70,8 @@ class Chapter:
 
     @property
     def paper(self) -> tuple[float, float] | None:
-        return published(self.first.spec.scenario)
+        """The paper's URSL, where a run of the chapter may stand beside it."""
+        return next((found for entry in self.entries if (found := paper_of(entry.first))), None)
 
 
 def chapters_of(records: Iterable[RunRecord]) -> list[Chapter]:

@@ -18,6 +18,11 @@ def keys_of(chapter: Chapter) -> tuple[Key, ...]:
     return tuple(Key(entry.label, i, entry.label) for i, entry in enumerate(chapter.entries))
 
 
+def band_words(entries: Sequence[Entry]) -> str:
+    """What a band is, where one is drawn."""
+    return f" {BAND}" if any(len(entry.runs) > 1 for entry in entries) else ""
+
+
 def accuracy_curves(chapter: Chapter) -> Figure:
     """Accuracy over the classes met so far, after each step, for every method."""
     steps = len(chapter.first.overall)
@@ -36,7 +41,7 @@ def accuracy_curves(chapter: Chapter) -> Figure:
     ]
     return Figure(
         "Accuracy after each step",
-        f"Over all classes met so far, in %. {chapter.words}. {BAND}{paper}",
+        f"Over all classes met so far, in %. {chapter.words}.{band_words(chapter.entries)}{paper}",
         (plot(data, xaxis=step_axis(steps), yaxis=axis("accuracy, %")),),
         TableSection("Accuracy after each step, %", columns, rows),
         height=360,
@@ -73,7 +78,8 @@ def forgetting_curves(chapter: Chapter) -> Figure | None:
     rows.append(("mean", *(mean_and_range([run.forgetting for run in entry.runs]) for entry in chapter.entries)))
     return Figure(
         "Forgetting",
-        f"Points of accuracy lost by the end, from the best that a step's classes ever had. {chapter.words}. {BAND}",
+        "Points of accuracy lost by the end, from the best that a step's classes ever had. "
+        f"{chapter.words}.{band_words(chapter.entries)}",
         (plot(data, xaxis=step_axis(old, "classes of step"), yaxis=axis("points lost", zeroline=True)),),
         TableSection("Forgetting, points", columns, rows),
         height=360,

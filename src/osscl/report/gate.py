@@ -5,6 +5,7 @@ from typing import Any
 
 from osscl.experiments.record import BINS, GateRecord
 from osscl.report.chapters import Chapter, Entry
+from osscl.report.figures import band_words
 from osscl.report.formats import TableSection
 from osscl.report.plots import Figure, Key, axis, curve, mean_and_range, plot, rounded, shown, step_axis
 
@@ -26,6 +27,7 @@ QUALITY_WORDS = (
     "that is of the main set. FPR95, lower is better: share of the rest that passes where 95 % of the classes met do."
 )
 PASSING_WORDS = "Share of the rows of classes met, of classes to come and of foreign sets that passes τ_id."
+ROWS_WORDS = "unlabelled rows U_t"  # the gate never sees a test row
 KINDS = {"seen": 0, "unseen": 4, "foreign": 1}  # place in the order of colours
 
 
@@ -51,7 +53,7 @@ def _over_time(chapter: Chapter, entry: Entry, words: tuple[str, str], readings:
     rows = [(str(t + 1), *(column[t] for column in columns)) for t in range(steps)]
     return Figure(
         words[0],
-        f"{words[1]} {entry.label}; {chapter.words}.",
+        f"{words[1]} {entry.label}; {chapter.conditions}; {ROWS_WORDS}.{band_words([entry])}",
         (plot(data, xaxis=step_axis(steps, "at step"), yaxis=axis("share", range=[-0.03, 1.03])),),
         TableSection(words[0], ("step", *(key.name for key in keys)), rows),
         keys=tuple(keys),
@@ -73,7 +75,7 @@ def score_histograms(chapter: Chapter, entry: Entry) -> Figure:
     return Figure(
         "Scores and thresholds",
         "Score S(x): largest cosine to a prototype. Above τ_id a row enters Û; above τ_pl, if it looks like a past "
-        f"class, also T̂. {entry.name}, seed {run.spec.seed} (n=1); {chapter.words}.",
+        f"class, also T̂. {entry.name}, seed {run.spec.seed} (n=1); {chapter.conditions}; {ROWS_WORDS}.",
         plots,
         TableSection("Thresholds and sizes", columns, rows),
         keys=tuple(Key(kind, place, kind) for kind, place in KINDS.items()),

@@ -31,7 +31,10 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
         regime=scenario.regime,
     )  # fmt: skip
     regime = [] if scenario.regime == "osscl" else [str(scenario.regime)]
-    return regime + [f"{key}={value}" for key, value in changes(plain(usual), plain(scenario)).items()]
+    changed = changes(plain(usual), plain(scenario))
+    held_out = [f"{100 * scenario.validation_share:g} % held out as validation rows"]
+    own = held_out if changed.pop("validation_share", None) else []
+    return regime + [f"{key}={value}" for key, value in changed.items()] + own
 
 
 def method_name(record: RunRecord) -> str:

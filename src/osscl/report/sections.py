@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 
 from osscl.data.images import ImageBank
-from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import describe_schedule, spec_to_plain
 from osscl.frozen import plain
+from osscl.methods.method import SMOKE
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.confusion import confusion
 from osscl.report.drawing import drawing, explanation
@@ -17,13 +17,15 @@ from osscl.report.formats import TableSection
 from osscl.report.gate import gate_over_time, pass_rates, score_histograms
 from osscl.report.html import cell, details, escape, figure, legend, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
-from osscl.report.tables import HEADLINE, grouped, headline, headline_row
-from osscl.report.thumbnails import Strip, StripRow, Tile
+from osscl.report.tables import HEADLINE, grouped, headline, headline_row, paper_of
+from osscl.report.thumbnails import Strip, Tile
 from osscl.report.timing import time_by_phase
 
 KINDS = {
     "seen": "of a class met", "unseen": "of a class to come", "main": "of the main set", "foreign": "of another set",
 }  # fmt: skip
+SMOKE_WORDS = "smoke: a few updates on a small network; it shows that things run, not how well"
+NO_DATA = "What it let in and kept out: the data is not at hand; `osscl report --data DIR` would show the pictures."
 
 
 def headline_section(records: Sequence[RunRecord]) -> str:
@@ -39,7 +41,7 @@ def headline_section(records: Sequence[RunRecord]) -> str:
 
 
 def _headline_row(runs: Sequence[RunRecord]) -> str:
-    theirs = published(runs[0].spec.scenario)
+    theirs = paper_of(runs[0])
     mark = f";--paper:{theirs[0]:.1f}%" if theirs else ""
     ours = mean(run.final for run in runs)
     cells = []
@@ -72,8 +74,8 @@ def chapter_section(chapter: Chapter, banks: Mapping[str, ImageBank], strips: Ma
     drawn = "".join(figure(one, 3) for one in compared if one is not None)
     panels = "".join(_panel(chapter, i, entry, banks, strips) for i, entry in enumerate(chapter.entries))
     return (
-        f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_facts(chapter)}"
-        f"{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed, 3) if timed else ''}"
+        f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_banner(chapter)}"
+        f"{_facts(chapter)}{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed, 3) if timed else ''}"
         f"<div class=panels>{_chooser(chapter)}{panels}</div></section>"
     )
 
@@ -82,6 +84,12 @@ def _chapter_title(chapter: Chapter) -> str:
     spec = chapter.first.spec
     words = f"{condition_words(spec.scenario)}; schedule {spec.schedule.name}"
     return f"<h2>{escape(chapter.title)} <small>{escape(words)}</small></h2>"
+
+
+def _banner(chapter: Chapter) -> str:
+    if chapter.first.spec.schedule.name != SMOKE.name:
+        return ""
+    return f'<p><span class="badge open" style="white-space:normal">{escape(SMOKE_WORDS)}</span></p>'
 
 
 def _facts(chapter: Chapter) -> str:
@@ -95,11 +103,23 @@ def _facts(chapter: Chapter) -> str:
         labels,
         f"memory {scenario.memory}",
         f"{scenario.steps} steps, {scenario.classes} classes",
-        f"{scenario.related:,} rows of the main set and {scenario.unrelated:,} of each other set a step, unlabelled",
+        unlabeled_words(chapter.first),
         *unusual_words(scenario),
         *([f"stream {chapter.first.spec.stream}"] if chapter.first.spec.stream else []),
     ]
     return f"<ul class=facts>{''.join(f'<li>{escape(fact)}</li>' for fact in facts)}</ul>"
+
+
+def unlabeled_words(run: RunRecord) -> str:
+    """The unlabelled rows of a step: as the scenario has them, or as many as there really were."""
+    scenario, used = run.spec.scenario, [step.unlabeled for step in run.steps]
+    related, unrelated = scenario.related or 0, scenario.unrelated or 0
+    low, high = min(used), max(used)
+    if low == high == related + unrelated * len(scenario.peripheral):
+        return f"{related:,} rows of the main set and {unrelated:,} of each other set a step, unlabelled"
+    cap = run.spec.schedule.row_cap
+    capped = ", capped by the schedule" if cap is not None and high == cap else ""
+    return f"{low:,}{f' to {high:,}' if high > low else ''} unlabelled rows a step{capped}"
 
 
 def _chooser(chapter: Chapter) -> str:
@@ -129,6 +149,8 @@ def _panel(
 
 def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
     """The first few rows of U_t that the gate let in and kept out, at each step."""
+    if strip.without_data:
+        return f"<p class=note>{escape(NO_DATA)}</p>"
     name = f"sprite-{number}-{place}"
     style = f"<style>.{name}{{background-image:url({strip.sprite})}}</style>" if strip.sprite else ""
     rows = "".join(
@@ -136,7 +158,7 @@ def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
         f"{_side('kept out', row.kept_out, name, strip)}</div>"
         for row in strip.rows
     )
-    kinds = [kind for kind in KINDS if any(tile.kind == kind for row in strip.rows for tile in _tiles(row))]
+    kinds = [kind for kind in KINDS if any(tile.kind == kind for row in strip.rows for tile in row.tiles)]
     marks = "".join(f'<li><span class="tile key {kind}"></span>{kind}: {KINDS[kind]}</li>' for kind in kinds)
     missing = "Pictures are left out: they may take 0.5 MB of a page." if strip.left_out else _without_pictures(strip)
     return (
@@ -147,12 +169,8 @@ def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
     )
 
 
-def _tiles(row: StripRow) -> tuple[Tile, ...]:
-    return (*row.let_in, *row.kept_out)
-
-
 def _without_pictures(strip: Strip) -> str:
-    some = any(tile.place is None for row in strip.rows for tile in _tiles(row))
+    some = any(tile.place is None for row in strip.rows for tile in row.tiles)
     return "Where there is no picture, the data was not at hand when the page was made." if some else ""
 
 

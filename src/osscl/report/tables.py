@@ -5,6 +5,7 @@ from statistics import mean, pstdev
 
 from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
+from osscl.methods.method import DEMO, SMOKE
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_words, setting_words
 
@@ -42,9 +43,18 @@ def headline(records: Iterable[RunRecord]) -> TableSection:
     return TableSection("Headline", HEADLINE, rows, note)
 
 
+def paper_of(record: RunRecord) -> tuple[float, float] | None:
+    """The paper's URSL beside a run of its family; None beside one that is not meant to reach it."""
+    spec = record.spec
+    capped = spec.schedule.max_updates is not None or spec.schedule.row_cap is not None
+    if spec.type != "ursl" or capped or spec.schedule.name in (SMOKE.name, DEMO.name):
+        return None
+    return published(spec.scenario)
+
+
 def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     first = runs[0]
-    theirs = published(first.spec.scenario)
+    theirs = paper_of(first)
     minutes = mean(training_seconds(run) for run in runs) / 60
     devices = sorted({run.made_by.device for run in runs})
     return (

@@ -31,6 +31,10 @@ class StripRow:
     let_in: tuple[Tile, ...]
     kept_out: tuple[Tile, ...]
 
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        return (*self.let_in, *self.kept_out)
+
 
 @dataclass(frozen=True)
 class Strip:
@@ -40,6 +44,11 @@ class Strip:
     sprite: str = ""
     places: int = 0
     left_out: bool = False  # the data is at hand, the budget is spent
+
+    @property
+    def without_data(self) -> bool:
+        """Whether there would be pictures if the data were at hand."""
+        return not self.sprite and not self.left_out and any(row.tiles for row in self.rows)
 
 
 def strip_of(run: RunRecord, banks: Mapping[str, ImageBank], budget: int) -> Strip:
