@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from osscl.experiments.ablations import ABLATION
-from osscl.experiments.claims import Claim, compare, difference, findings, same_stream
+from osscl.experiments.claims import Claim, Finding, compare, difference, findings, same_stream
 from osscl.experiments.record import GateRecord, Provenance, RunRecord, StepRecord
+from osscl.experiments.stand_in import cell_on_demo
 from osscl.experiments.stated import CLAIMS
 from osscl.experiments.tables import cell_of
-from osscl.methods.method import PAPER, SHORT, PhaseReport
+from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE, PhaseReport
 from osscl.report import verdicts
 from osscl.report.beside import sections_of
 from osscl.report.curves import auroc, over_time, rows, svg
@@ -34,16 +35,16 @@ def record(cell, seed, final, schedule=PAPER, gates=(0.5, 0.7), minutes=1.0):
     )  # fmt: skip
 
 
-def found(claim, *records):
-    return findings([claim], {one.id: one for one in records})
+def found(claim, *records, trials=False):
+    return findings([claim], {one.id: one for one in records}, trials)
 
 
-def pairs(claim, differences, **changes):
+def pairs(claim, differences, on=lambda cell: cell, **changes):
     """Records of one comparison, one pair a seed."""
     (comparison,) = claim.comparisons
     for seed, change in enumerate(differences):
-        yield record(comparison.better, seed, 30.0 + change, **changes)
-        yield record(comparison.worse, seed, 30.0, **changes)
+        yield record(on(comparison.better), seed, 30.0 + change, **changes)
+        yield record(on(comparison.worse), seed, 30.0, **changes)
 
 
 @pytest.mark.parametrize(
@@ -135,8 +136,66 @@ def test_rows_show_differences_with_n_and_a_dash_where_nothing_is_recorded():
     assert shown == [
         ("L_TD helps", "holds", "paper", "T4 all-losses/ursl − without-td/ursl", "+2.0 ± 0.8 (n=3)", "0, 1, 2", "+2.0")
     ]
-    assert verdicts.rows(found(HELPS)) == [("L_TD helps", "undecided", *["—"] * 5)]
+    assert verdicts.rows(found(HELPS)) == [("L_TD helps", "undecided", "—", "needs T4, seeds 0-2", *["—"] * 3)]
     assert verdicts.counts(found(HELPS)) == "0 holds, 0 refuted, 1 undecided"
+
+
+TRIED = [{"schedule": SMOKE}, {"schedule": DEMO}, {"on": cell_on_demo}, {"on": cell_on_demo, "schedule": SHORT}]
+
+
+@pytest.mark.parametrize("how", TRIED, ids=str)
+@pytest.mark.parametrize("change", [5.0, -5.0])
+def test_trials_are_left_out_and_where_asked_for_decide_nothing(how, change):
+    records = list(pairs(HELPS, [change] * 3, **how))
+    assert found(HELPS, *records) == [Finding(HELPS, None, None, (), HELPS.comparisons)]
+    (finding,) = found(HELPS, *records, trials=True)
+    assert finding.verdict == "tried" and [part.seeds for part in finding.parts] == [(0, 1, 2)]
+    assert verdicts.counts([finding]) == "0 holds, 0 refuted, 0 undecided"
+    assert [line[1] for line in verdicts.rows([finding])] == ["tried"]
+    known = {one.id: one for one in records}
+    left_out, told = verdicts.section(known), verdicts.section(known, trials=True)
+    assert "25 undecided; over 0 records. Left out: 6" in left_out.note and "Tried: 6" in told.note
+    assert not any("tried" in line for line in left_out.rows) and told.rows[0][:2] == ("L_TD helps", "tried")
+
+
+def test_trials_do_not_change_what_other_records_decide():
+    real, tried = list(pairs(HELPS, [1.0] * 3)), list(pairs(HELPS, [-9.0] * 3, schedule=SMOKE))
+    assert found(HELPS, *real, *tried) == found(HELPS, *real)
+    assert {one.verdict for one in found(HELPS, *real, *tried, trials=True)} == {"holds", "tried"}
+
+
+def test_decided_claims_come_first_then_those_that_were_tried():
+    claims = {claim.statement: claim for claim in CLAIMS}
+    random, high = claims["random beats high confidence"], claims["high confidence beats low"]
+    records = [*pairs(random, [-1.0] * 3), *pairs(high, [1.0], schedule=SMOKE), *pairs(HELPS, [1.0])]
+    shown = verdicts.section({one.id: one for one in records}, trials=True).rows
+    assert [line[:2] for line in shown[:3]] == [
+        ("random beats high confidence", "refuted"),
+        ("high confidence beats low", "tried"),
+        ("L_sup helps", "undecided"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "seeds", "needs"),
+    [
+        ("L_TD helps", [], "needs T4, seeds 0-2"),
+        ("L_TD helps", [0], "needs T4, seeds 1-2"),
+        ("L_TD helps", [1], "needs T4, seeds 0, 2"),
+        ("L_TD helps", [0, 7], "needs T4, seed 1"),
+        ("BYOL is better than SimCLR", [], "needs T17, T18, seeds 0-2"),
+        ("URSL is above gd", [], "needs T1, T2, T3, seeds 0-2"),
+        ("URSL is above gd", [0, 1, 2], "needs T1, T2, T3, seeds 0-2"),
+        ("the gate's AUROC rises over time", [0, 1, 2], "needs F2, seeds 0-2"),
+    ],
+)
+def test_an_undecided_claim_says_what_would_decide_it(statement, seeds, needs):
+    claim = next(claim for claim in CLAIMS if claim.statement == statement)
+    first = claim.comparisons[0]
+    records = [record(cell, seed, 30.0 + (cell is first.better))
+               for seed in seeds for cell in (first.better, first.worse)]  # fmt: skip
+    *compared, last = verdicts.rows(found(claim, *records))
+    assert last[3:] == (needs, "—", "—", "—") and len(compared) == bool(seeds)
 
 
 def test_the_gate_over_time_is_a_mean_over_seeds_by_classes_seen():
@@ -165,6 +224,15 @@ def test_a_page_shows_the_tables_that_records_speak_of_and_the_claims():
     assert all("schedule paper" in title for title in titles[:-1])
     assert not any(title.startswith(("T1:", "T3:", "T15:")) for title in titles)
     assert sections_of([]) == []
+
+
+@pytest.mark.parametrize("how", TRIED, ids=str)
+def test_a_page_of_trials_has_no_claims(how):
+    sections = sections_of(list(pairs(HELPS, [1.0] * 3, **how)))
+    assert sections and "Claims" not in [one.title for one in sections]
+    real = [*pairs(HELPS, [1.0] * 3), *pairs(HELPS, [-9.0] * 3, **how)]
+    claims = sections_of(real)[-1]
+    assert claims.note.startswith("1 holds, 0 refuted, 24 undecided") and claims.rows[0][1] == "holds"
 
 
 def test_claims_are_about_the_ablations_scenario():

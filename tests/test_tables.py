@@ -1,6 +1,7 @@
 """Tables as commands: every cell gets a record, nothing runs twice, and a verdict is one of a few words."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of
 from osscl.experiments.stand_in import on_demo
 from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
 from osscl.methods.method import PAPER, SHORT, SMOKE
+from osscl.report import paper
 
 ALL = {**TABLES, **FIGURES}
 NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
@@ -78,7 +80,8 @@ def records_of(folder):
 def test_every_cell_of_every_table_and_figure_gets_a_record(osscl, world, id):
     command = "table" if id in TABLES else "figure"
     code, shown, errors = osscl(command, id, *ON_DEMO, "--out", world / "runs")
-    assert (code, errors) == (0, "") and id in shown and "not run" not in shown
+    assert (code, errors) == (0, "") and id in shown
+    assert command == "figure" or shown.count("(n=1)") == len(ALL[id].cells)
     records = records_of(world / "runs") if (world / "runs").exists() else {}
     for one in outcomes(on_demo(ALL[id]), records, SMOKE, [0]):
         assert len(one.records) == 1 and one.mean is not None, one.cell.name
@@ -238,7 +241,7 @@ def test_other_schedules_get_no_verdict_and_are_never_mixed_in(one_record):
     cell, record = one_record
     cell = replace(cell, published=Published(30.4, 0.2), small=False)
     records = {cell.spec(SHORT, 0).id: replace(record, final=99.0)}
-    assert outcome(cell, records, SHORT, [0]).verdict is None
+    assert outcome(cell, records, SHORT, [0]).verdict is outcome(cell, {}, SHORT, [0]).verdict is None
     assert outcome(cell, records, PAPER, [0]).verdict == "not run"
 
 
@@ -278,6 +281,45 @@ def test_a_table_in_other_formats(osscl, format):
         assert all(line.count(",") == shown.splitlines()[0].count(",") for line in shown.splitlines())
 
 
+@pytest.mark.parametrize("schedule", ["short", "smoke", "demo"])
+@pytest.mark.parametrize("format", ["text", "markdown", "csv", "latex"])
+def test_at_another_schedule_nothing_is_a_verdict(osscl, schedule, format):
+    shown = osscl("table", "T4", "--no-run", "--schedule", schedule, "--format", format)[1]
+    assert "without-sup" in shown and "not run" not in shown and ("verdict" in shown) == (format == "csv")
+
+
+def test_the_footer_names_the_seeds_that_are_recorded_or_were_asked_for(one_record):
+    cell, record = one_record
+    table = replace(picked(TABLES["T16"], "continual/ursl"), cells=(cell,))
+    footers = {(): "asked: seeds 0-3", (1,): "seed 1", (0, 3): "seeds 0, 3", (0, 1): "seeds 0-1"}
+    for seeds, told in footers.items():
+        specs = [cell.spec(PAPER, seed) for seed in seeds]
+        records = {spec.id: replace(record, spec=spec) for spec in specs}
+        assert f"schedule paper, {told}, mean" in paper.section(table, records, PAPER, range(4)).note
+
+
+@pytest.mark.parametrize("id", [id for id, table in ALL.items() if table.cells])
+def test_on_the_demos_data_neither_title_nor_notes_speak_of_the_papers(id):
+    shown = paper.section(on_demo(ALL[id]), {}, SHORT, [0])
+    theirs = r"cifar|imagenet|caltech|\bP\b|\|M\||\d{3,} |\d\.\d|caption|paper's (table|text)"
+    assert not re.search(theirs, f"{shown.title} {shown.note}")
+    assert shown.title.endswith(", on digits")
+
+
+def test_on_the_papers_data_they_do():
+    shown = paper.section(TABLES["T2"], {}, PAPER, [0])
+    assert shown.title == "T2: methods on cifar100: P=0.05 |M|=500, P=0.1 |M|=1000"
+    assert "in the paper's table DM is, at P=0.1 with tinyimagenet." in shown.note
+
+
+@pytest.mark.parametrize("width", [60, 90, 140])
+@pytest.mark.parametrize("command", [("table", "T2"), ("table", "T15"), ("figure", "F2"), ("claims",)])
+def test_words_around_a_table_wrap_at_the_terminals_width(osscl, monkeypatch, width, command):
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = osscl(*command, *(["--no-run"] if len(command) > 1 else []))[1]
+    assert max(map(len, shown.splitlines())) <= width
+
+
 # ----- what is asked for wrongly, and files that are damaged
 
 
@@ -312,7 +354,7 @@ def test_a_damaged_record_is_named_skipped_and_never_rewritten(osscl, tmp_path, 
     file.parent.mkdir(parents=True)
     file.write_bytes(damage)
     code, shown, errors = osscl("table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs")
-    assert code == 0 and "not run" in shown
+    assert code == 0 and "(n=" not in shown and "asked: seed 0" in shown
     assert errors.startswith("skipped: ") and str(file) in errors and errors.count("\n") == 1
     assert file.read_bytes() == damage and list(file.parent.iterdir()) == [file]
 
@@ -322,7 +364,7 @@ def test_a_record_in_results_is_not_made_again(osscl, world, tmp_path, monkeypat
     monkeypatch.setattr("osscl.experiments.run._carry_out", None)
     command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs", "--results", world / "runs"]
     code, shown, _ = osscl(*command)
-    assert code == 0 and "not run" not in shown and not (tmp_path / "runs").exists()
+    assert code == 0 and shown.count("(n=1)") == 3 and not (tmp_path / "runs").exists()
 
 
 def test_two_processes_do_not_write_the_same_record(refused, osscl, tmp_path):
@@ -349,7 +391,7 @@ def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
 @pytest.mark.parametrize("id", LIMITS)
 def test_every_cell_of_a_limitation_gets_a_record(osscl, world, id):
     code, shown, errors = osscl("experiments", id, *ON_DEMO, "--out", world / "runs")
-    assert (code, errors) == (0, "") and id in shown and "not run" not in shown
+    assert (code, errors) == (0, "") and id in shown and shown.count("(n=1)") == len(LIMITS[id].cells)
     for one in outcomes(on_demo(LIMITS[id]), records_of(world / "runs"), SMOKE, [0]):
         assert len(one.records) == 1, one.cell.name
 
@@ -398,8 +440,11 @@ def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
 
 def test_claims_go_by_whatever_is_recorded(osscl, world):
     osscl("table", "T5", *ON_DEMO, "--out", world / "runs")
-    code, shown, errors = osscl("claims", "--out", world / "runs", "--format", "csv")
-    assert (code, errors) == (0, "")
-    line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
-    assert "undecided" in line and "smoke on demo data" in line and "(n=1)" in line
+    for asked, words in (([], "undecided,—,"), (["--schedule", "smoke"], "tried,smoke on demo data,T5 variant3")):
+        code, shown, errors = osscl("claims", *asked, "--out", world / "runs", "--format", "csv")
+        assert (code, errors) == (0, "")
+        line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
+        assert line.startswith(f"T-hat helps,{words}") and ("(n=1)" in line) == bool(asked)
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
+    told = osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1]
+    assert "0 holds, 0 refuted" in told and "which decide nothing" in told

@@ -8,7 +8,8 @@ import typer
 from osscl.cli import wanted as ask
 from osscl.cli.table import show_section
 
-Only = Annotated[str | None, typer.Option("--schedule", help="Records of one schedule alone; all by default.")]
+HELP = "Records of one schedule alone, trials too. By default all but trials: smoke, demo, and the demo's data."
+Only = Annotated[str | None, typer.Option("--schedule", help=HELP)]
 
 
 def claims(
@@ -25,4 +26,4 @@ def claims(
     wanted = None if schedule is None else schedule_of(schedule)
     records = ask.records_in(results, out)
     kept = {id: record for id, record in records.items() if wanted is None or record.spec.schedule == wanted}
-    show_section(verdicts.section(kept), format)
+    show_section(verdicts.section(kept, trials=wanted is not None), format)

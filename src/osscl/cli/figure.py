@@ -34,7 +34,7 @@ def figure(
     """Make a figure of the paper: AUROC and precision of the gate by the number of classes seen."""
     from osscl.experiments.checkpoint import Options
     from osscl.experiments.engine import Engine
-    from osscl.experiments.outcomes import outcome
+    from osscl.experiments.outcomes import outcome, seeds_told
     from osscl.experiments.tables import FIGURES, one_of
     from osscl.report import curves
 
@@ -50,9 +50,9 @@ def figure(
         options, where = Options(out, data, device, max_minutes), Engine(engine, address, gpu_share)
         records = ask.complete(asked, records, options, where, quiet=format != "text")
     found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
-    title = f"{asked.table.id}: {asked.table.title}"
-    said = f"schedule {schedule}, seeds {', '.join(map(str, found.seeds)) or '—'}, n={len(found.records)}"
-    show_section(curves.section(title, said, asked.table.notes, found.records), format)
+    title = f"{asked.table.id}: {asked.table.heading}"
+    said = f"schedule {schedule}, {seeds_told(found.seeds, asked.seeds)}, n={len(found.records)}"
+    show_section(curves.section(title, said, asked.table.all_notes, found.records), format)
     if svg is not None:
         _draw(svg, curves.svg(title, said, found.records), bool(found.records))
 

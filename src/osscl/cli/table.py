@@ -70,23 +70,34 @@ def show_outcomes(asked: "Wanted", records: "dict[str, RunRecord]", format: str)
 
 def show_section(section: "TableSection", format: str) -> None:
     """A table in one of the formats; in LaTeX words around it are comments, in CSV there are none."""
-    from osscl.cli import show
     from osscl.report.formats import as_csv, as_latex, as_markdown
 
+    if format == "text":
+        _show_text(section)
+        return
     if format == "csv":
         typer.echo(as_csv(section), nl=False)
         return
     comment = "% " if format == "latex" else ""
     typer.echo(f"{comment}{section.title}\n")
-    if format == "text":
-        shown = show.table(*section.columns)
-        for row in section.rows:
-            shown.add_row(*row)
-        show.console().print(shown)
-    else:
-        typer.echo((as_markdown if format == "markdown" else as_latex)(section))
+    typer.echo((as_markdown if format == "markdown" else as_latex)(section))
     for line in section.note.splitlines():
         typer.echo(f"{comment}{line}")
+
+
+def _show_text(section: "TableSection") -> None:
+    """A table on the terminal; words around it wrap at its width."""
+    import textwrap
+
+    from osscl.cli import show
+
+    console, shown = show.console(), show.table(*section.columns)
+    for row in section.rows:
+        shown.add_row(*row)
+    typer.echo(textwrap.fill(section.title, console.width, break_on_hyphens=False) + "\n")
+    console.print(shown)
+    for line in section.note.splitlines():
+        typer.echo(textwrap.fill(line, console.width, break_on_hyphens=False))
 
 
 def show_plan(asked: "Wanted", records: "dict[str, RunRecord]", out: Path) -> None:
@@ -134,7 +145,7 @@ def _list(seeds: str, schedule: str, on: str, format: str, records: "dict[str, R
         cost = cost_of(left, records.values())
         time = minutes_words(cost.seconds, cost.unknown, len(left)) if specs else "0"
         counts = len(one.cells), len(specs), len(specs) - len(left)
-        lines.append((one.id, asked.table.title, *map(str, counts), time))
+        lines.append((one.id, asked.table.heading, *map(str, counts), time))
     note = f"Schedule {schedule}, seeds {seeds}; minutes by the records' own timings, a shared reference once."
     columns = ("", "what it shows", "cells", "runs", "recorded", "minutes for the rest")
     show_section(TableSection("Tables and figures of the paper", columns, lines, note), format)

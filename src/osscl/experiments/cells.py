@@ -62,9 +62,19 @@ class Table:
     """A table or figure of the paper, or one of our own."""
 
     id: str
-    title: str
+    title: str  # what it shows, on whatever data
     cells: tuple[Cell, ...] = ()
-    notes: tuple[str, ...] = ()  # where the paper contradicts itself or is silent, and what was taken
+    notes: tuple[str, ...] = ()  # what a cell is, on whatever data
+    of_paper: tuple[str, ...] = ()  # notes on the paper's own data, numbers and words, and what was taken
+    setting: str = ""  # the paper's data, as the title goes on with it
+
+    @property
+    def heading(self) -> str:
+        return f"{self.title}{self.setting}"
+
+    @property
+    def all_notes(self) -> tuple[str, ...]:
+        return *self.notes, *self.of_paper
 
 
 def _with_stand_in(change: str) -> str:

@@ -13,15 +13,16 @@ from osscl.experiments.plan import Records
 from osscl.experiments.record import RunRecord
 from osscl.experiments.stand_in import cell_on_demo
 from osscl.experiments.tables import cell_of
-from osscl.methods.method import Schedule
+from osscl.methods.method import DEMO, SMOKE, Schedule
 
 ENOUGH = 3  # paired seeds, below which nothing is decided
 LEVEL = 1.0  # points of accuracy that are no difference
 SMALL = 2.0  # points of accuracy that are a small one
+TRIALS = (SMOKE.name, DEMO.name)  # schedules that show that something runs, and nothing about the paper
 
 Quantity = Literal["accuracy", "minutes", "auroc", "precision"]
 Data = Literal["paper", "demo"]
-Verdict = Literal["holds", "refuted", "undecided"]
+Verdict = Literal["holds", "refuted", "undecided", "tried"]
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,40 @@ class Finding:
     data: Data | None
     schedule: Schedule | None
     parts: tuple[Part, ...]  # comparisons that have pairs
-    comparisons: int  # all there are; on the demo's data several of the paper's are one
+    comparisons: tuple[Comparison, ...]  # all there are; on the demo's data several of the paper's are one
+
+    @property
+    def trial(self) -> bool:
+        """Of pairs that say nothing about the paper."""
+        return self.data is not None and self.schedule is not None and is_trial(self.data, self.schedule)
 
     @property
     def verdict(self) -> Verdict:
-        """Refuted by any comparison; held by all of them together."""
+        """Refuted by any comparison; held by all of them together; tried, whatever comes out, by a trial."""
+        if self.trial:
+            return "tried"
         verdicts = [part.verdict(self.claim) for part in self.parts]
         if "refuted" in verdicts:
             return "refuted"
-        return "holds" if verdicts.count("holds") == self.comparisons else "undecided"
+        return "holds" if verdicts.count("holds") == len(self.comparisons) else "undecided"
+
+    @property
+    def needed(self) -> tuple[list[str], list[int]]:
+        """Tables and seeds of the pairs that are missing."""
+        paired = {part.comparison: part.seeds for part in self.parts}
+        lacking = [(one.table, _further(paired.get(one, ()))) for one in self.comparisons]
+        tables = dict.fromkeys(table for table, seeds in lacking if seeds)
+        return list(tables), sorted({seed for _, seeds in lacking for seed in seeds})
+
+
+def _further(paired: Sequence[int]) -> list[int]:
+    """The first seeds that are not among these, as many as make them enough."""
+    return [seed for seed in range(ENOUGH) if seed not in paired][: max(0, ENOUGH - len(paired))]
+
+
+def is_trial(data: Data, schedule: Schedule) -> bool:
+    """On stand-in data, or at a schedule that learns next to nothing."""
+    return data == "demo" or schedule.name in TRIALS
 
 
 def compare(table: str, better: str, worse: str, against: str | None = None) -> Comparison:
@@ -93,14 +119,14 @@ def compare(table: str, better: str, worse: str, against: str | None = None) -> 
     return Comparison(table, cell_of(table, better), cell_of(against or table, worse))
 
 
-def findings(claims: Iterable[Claim], records: Records) -> list[Finding]:
-    """What the records say of each claim, by data and schedule."""
-    seen = worlds(records)
+def findings(claims: Iterable[Claim], records: Records, trials: bool = False) -> list[Finding]:
+    """What the records say of each claim, by data and schedule; trials where they are asked for."""
+    seen = {world: seeds for world, seeds in worlds(records).items() if trials or not is_trial(*world)}
     found = []
     for claim in claims:
         of_claim = [_finding(claim, records, data, schedule, seeds) for (data, schedule), seeds in seen.items()]
         told = [finding for finding in of_claim if finding.parts]
-        found += told or [Finding(claim, None, None, (), len(claim.comparisons))]
+        found += told or [Finding(claim, None, None, (), claim.comparisons)]
     return found
 
 
@@ -108,9 +134,13 @@ def worlds(records: Records) -> Mapping[tuple[Data, Schedule], Sequence[int]]:
     """The data and schedules that records are of, and their seeds."""
     seeds: dict[tuple[Data, Schedule], set[int]] = {}
     for record in records.values():
-        data: Data = "demo" if record.spec.scenario.main == "digits" else "paper"
-        seeds.setdefault((data, record.spec.schedule), set()).add(record.spec.seed)
+        seeds.setdefault(world_of(record), set()).add(record.spec.seed)
     return {world: sorted(some) for world, some in seeds.items()}
+
+
+def world_of(record: RunRecord) -> tuple[Data, Schedule]:
+    """The data and schedule of one."""
+    return "demo" if record.spec.scenario.main == "digits" else "paper", record.spec.schedule
 
 
 def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, seeds: Sequence[int]) -> Finding:
@@ -118,8 +148,9 @@ def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, see
         tuple(_id(cell, data, schedule, seeds[0]) for cell in (comparison.better, comparison.worse)): comparison
         for comparison in reversed(claim.comparisons)
     }
-    parts = [_part(one, claim.quantity, records, data, schedule, seeds) for one in reversed(distinct.values())]
-    return Finding(claim, data, schedule, tuple(part for part in parts if part.seeds), len(distinct))
+    comparisons = tuple(reversed(distinct.values()))
+    parts = [_part(one, claim.quantity, records, data, schedule, seeds) for one in comparisons]
+    return Finding(claim, data, schedule, tuple(part for part in parts if part.seeds), comparisons)
 
 
 def _part(

@@ -1,6 +1,6 @@
 """What records say of a table's cells: our mean beside the paper's, and a verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, pstdev
 
@@ -37,16 +37,32 @@ class Outcome:
     @property
     def verdict(self) -> str | None:
         """reached, short by x, over by x, not run; None for other schedules and where the paper has no number."""
+        if self.schedule != PAPER:
+            return None
         if self.mean is None:
             return "not run"
         theirs = self.cell.published
-        if theirs is None or self.schedule != PAPER:
+        if theirs is None:
             return None
         if self.cell.measure != "accuracy":
             over = self.mean - theirs.mean
             return "reached" if over <= ROUNDING else f"over by {over:.1f}"
         short = theirs.mean - self.mean
         return "reached" if short <= min(theirs.std or 0.0, POINT) + ROUNDING else f"short by {short:.1f}"
+
+
+def seeds_told(recorded: Iterable[int], asked: Sequence[int]) -> str:
+    """The seeds that are recorded; where there is none, those that were asked for."""
+    found = sorted(set(recorded))
+    return seeds_words(found) if found else f"asked: {seeds_words(asked)}"
+
+
+def seeds_words(seeds: Sequence[int]) -> str:
+    """As in seed 0, seeds 0-2 or seeds 0, 3, 5."""
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    row = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"seeds {seeds[0]}-{seeds[-1]}" if row else f"seeds {', '.join(map(str, seeds))}"
 
 
 def outcomes(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> list[Outcome]:

@@ -15,15 +15,17 @@ LARGER = 0.1  # P from which on it is the larger one
 MEMORY = {"cifar10": (50, 200), "cifar100": (500, 1000), "tinyimagenet": (1000, 2000)}  # |M| at either P
 DIGITS = 10  # a memory has an image of each
 SMALLER = (
-    "here on digits among letters, with small networks: a ninetieth of the unlabelled images, 3 labels a class and a "
-    "memory of 30 for the smaller P, 6 and 40 for the larger"
+    "digits among letters, with small networks and a ninetieth of the unlabelled images; rows keep the names that they "
+    "have in the paper: those with fewer labels have 3 a class and a memory of 30, those with more 6 and 40"
 )
 
 
 def on_demo(table: Table) -> Table:
     """The same table on digits and letters, with small networks; what the paper prints is not about these."""
-    cells = tuple(cell_on_demo(cell) for cell in table.cells)
-    return replace(table, title=f"{table.title} (on the demo's data)", cells=cells, notes=(*table.notes, SMALLER))
+    if not table.cells:
+        return table  # of values, on no data
+    cells, notes = tuple(cell_on_demo(cell) for cell in table.cells), (*table.notes, SMALLER)
+    return replace(table, title=f"{table.title}, on digits", cells=cells, notes=notes, of_paper=(), setting="")
 
 
 def cell_on_demo(cell: Cell) -> Cell:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from osscl.experiments.claims import worlds
+from osscl.experiments.claims import is_trial, worlds
 from osscl.experiments.outcomes import outcome
 from osscl.experiments.record import RunRecord
 from osscl.experiments.stand_in import on_demo
@@ -13,13 +13,14 @@ from osscl.report.formats import TableSection
 
 
 def sections_of(records: Sequence[RunRecord]) -> list[TableSection]:
-    """Tables of which a cell is recorded, one for each schedule; then the claims, where a table is there."""
+    """Tables of which a cell is recorded, one for each schedule; then the claims, where one is no trial."""
     known = {record.id: record for record in records}
-    found = []
+    found, told = [], False
     for (data, schedule), seeds in worlds(known).items():
         for table in TABLES.values():
             here = on_demo(table) if data == "demo" else table
             if any(outcome(cell, known, schedule, seeds).records for cell in here.cells):
                 made = paper.section(here, known, schedule, seeds)
                 found.append(replace(made, title=f"{made.title}; schedule {schedule.name}"))
-    return [*found, verdicts.section(known)] if found else []
+                told = told or not is_trial(data, schedule)
+    return [*found, verdicts.section(known)] if told else found

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from osscl.experiments.cells import Measure, Published, Table
-from osscl.experiments.outcomes import Outcome, other_schedules, outcomes
+from osscl.experiments.outcomes import Outcome, other_schedules, outcomes, seeds_told
 from osscl.experiments.plan import Records
 from osscl.experiments.search import COMPARED, chosen_rows, search_rows
-from osscl.methods.method import Schedule
+from osscl.methods.method import PAPER, Schedule
 from osscl.report.formats import DASH, TableSection
 
 HEADER = ("row", "column", "ours", "seeds", "paper", "verdict")
@@ -16,17 +16,18 @@ RAW_HEADER = (
 
 
 def section(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> TableSection:
-    """A table as it is read: one row a cell, ours beside the paper's."""
-    title, found = f"{table.id}: {table.title}", outcomes(table, records, schedule, seeds)
+    """A table as it is read: one row a cell, ours beside the paper's; a verdict at the paper's schedule alone."""
+    title, found = f"{table.id}: {table.heading}", outcomes(table, records, schedule, seeds)
     if table.id == "T7":
-        return TableSection(title, ("field", "values"), search_rows(), _lines(["Run by osscl tune.", *table.notes]))
+        return TableSection(title, ("field", "values"), search_rows(), _lines(["Run by osscl tune.", *table.all_notes]))
     if table.id == "T8":
-        return TableSection(title, ("field", "paper", *COMPARED), chosen_rows(), _lines(table.notes))
+        return TableSection(title, ("field", "paper", *COMPARED), chosen_rows(), _lines(table.all_notes))
     others = other_schedules(table, records, schedule, seeds)
     counts = ", ".join(f"{count} at {name} (--schedule {name})" for name, count in others.items())
     said = [f"Recorded at other schedules and not mixed in: {counts}."] if counts else []
-    note = _lines([caption(found, schedule, seeds), *said, *table.notes])
-    return TableSection(title, HEADER, [row(one) for one in found], note)
+    note = _lines([caption(found, schedule, seeds), *said, *table.all_notes])
+    shown = len(HEADER) if schedule == PAPER else HEADER.index("verdict")
+    return TableSection(title, HEADER[:shown], [row(one)[:shown] for one in found], note)
 
 
 def raw_section(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> TableSection:
@@ -70,7 +71,8 @@ def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) 
     devices = sorted({record.made_by.device for one in found for record in one.records})
     made = f"; made on {', '.join(devices)}" if devices else ""
     theirs = " The paper's: mean ± std of 3 runs." if any(one.cell.published for one in found) else ""
-    words = f"schedule {schedule.name}, seeds {', '.join(map(str, seeds))}, mean ± population std over seeds"
+    told = seeds_told((seed for one in found for seed in one.seeds), seeds)
+    words = f"schedule {schedule.name}, {told}, mean ± population std over seeds"
     return f"Final accuracy in % (min: minutes); {words}{made}.{theirs}"
 
 

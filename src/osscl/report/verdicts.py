@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from statistics import mean, pstdev
 
-from osscl.experiments.claims import ENOUGH, Finding, Part, Quantity, findings
+from osscl.experiments.claims import ENOUGH, Finding, Part, Quantity, Verdict, findings, is_trial, world_of
+from osscl.experiments.outcomes import seeds_words
 from osscl.experiments.plan import Records
 from osscl.experiments.stated import CLAIMS
 from osscl.report.formats import DASH, TableSection
 
 HEADER = ("claim", "verdict", "schedule", "comparison", "difference", "seeds", "paper's")
+ORDER: tuple[Verdict, ...] = ("holds", "refuted", "tried", "undecided")
 UNITS: dict[Quantity, tuple[str, int]] = {
     "accuracy": ("", 1),
     "minutes": (" min", 1),
@@ -17,40 +19,57 @@ UNITS: dict[Quantity, tuple[str, int]] = {
 }
 
 
-def section(records: Records) -> TableSection:
-    """Every claim of the paper over these records."""
-    found = findings(CLAIMS, records)
+def section(records: Records, trials: bool = False) -> TableSection:
+    """Every claim of the paper over these records, trials among them where asked for; those that are decided first."""
+    found = sorted(findings(CLAIMS, records, trials), key=lambda finding: ORDER.index(finding.verdict))
     note = (
-        f"{counts(found)}; over {len(records)} records. A pair shares schedule, seed, classes and test rows.\n"
+        f"{counts(found)}; {_over(records, trials)} A pair shares schedule, seed, classes and test rows.\n"
         f"Undecided: fewer than {ENOUGH} paired seeds. Differences are means over seeds, ± std; the paper's beside."
     )
     return TableSection("Claims", HEADER, rows(found), note)
 
 
+def _over(records: Records, trials: bool) -> str:
+    """How many records there are, and what becomes of those that say nothing about the paper."""
+    tried = sum(is_trial(*world_of(record)) for record in records.values())
+    kind = f"{tried} on the demo's data or at the schedules smoke and demo"
+    if trials:
+        return f"over {len(records)} records." + (f" Tried: {kind}, which decide nothing." if tried else "")
+    return f"over {len(records) - tried} records." + (f" Left out: {kind}." if tried else "")
+
+
 def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
-    """A claim's verdict on its first line, then a line for each comparison that has pairs."""
+    """A claim's verdict on its first line, a line for each comparison that has pairs, and what would decide it."""
     made = []
     for finding in findings:
         verdict: str = finding.verdict
-        if finding.comparisons > 1 and verdict == "undecided" and finding.parts:
-            verdict += f" ({len(finding.parts)} of {finding.comparisons} compared)"
+        if len(finding.comparisons) > 1 and verdict == "undecided" and finding.parts:
+            verdict += f" ({len(finding.parts)} of {len(finding.comparisons)} compared)"
         schedule = DASH if finding.schedule is None else finding.schedule.name
         schedule += " on demo data" if finding.data == "demo" else ""
-        parts = [_part_words(part, finding) for part in finding.parts] or [(DASH,) * 4]
-        for i, words in enumerate(parts):
+        parts = [_part_words(part, finding) for part in finding.parts]
+        needs = [(_needs(finding), DASH, DASH, DASH)] if finding.verdict == "undecided" else []
+        for i, words in enumerate([*parts, *needs]):
             made.append((*((finding.claim.statement, verdict, schedule) if i == 0 else ("", "", "")), *words))
     return made
+
+
+def _needs(finding: Finding) -> str:
+    """As in: needs T4, seeds 0-2."""
+    tables, seeds = finding.needed
+    return f"needs {', '.join(tables)}, {seeds_words(seeds)}"
 
 
 def _part_words(part: Part, finding: Finding) -> tuple[str, ...]:
     unit, places = UNITS[finding.claim.quantity]
     spread = f" ± {pstdev(part.differences):.{places}f}" if len(part.differences) > 1 else ""
     ours = f"{mean(part.differences):+.{places}f}{spread}{unit} (n={len(part.seeds)})"
-    theirs = part.comparison.published if finding.data == "paper" else None
+    theirs = None if finding.trial else part.comparison.published
     seeds = ", ".join(map(str, part.seeds))
     return part.comparison.words, ours, seeds, DASH if theirs is None else f"{theirs:+.1f}{unit}"
 
 
 def counts(findings: Sequence[Finding]) -> str:
+    """How many of each verdict; a trial has none."""
     verdicts = [finding.verdict for finding in findings]
     return ", ".join(f"{verdicts.count(word)} {word}" for word in ("holds", "refuted", "undecided"))
