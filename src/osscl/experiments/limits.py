@@ -10,10 +10,12 @@ from osscl.stream.scenario import ScenarioSpec
 BESIDE = "Co2L, which learns from labels alone, stands beside URSL; the paper states these limits without numbers"
 
 
-def limit(id: str, title: str, rows: Mapping[str, ScenarioSpec], notes: tuple[str, ...]) -> Table:
+def limit(
+    id: str, title: str, rows: Mapping[str, ScenarioSpec], notes: tuple[str, ...], of_paper: tuple[str, ...] = ()
+) -> Table:
     """URSL and Co2L, a row for each scenario, from the paper's own to the worst."""
     cells = [Cell(row, name, scenario, name) for row, scenario in rows.items() for name in ("co2l", "ursl")]
-    return Table(id, title, with_plus(cells), (*notes, BESIDE))
+    return Table(id, title, with_plus(cells), (*notes, BESIDE), of_paper)
 
 
 def _little(related: int) -> ScenarioSpec:
@@ -26,7 +28,7 @@ L1 = limit("L1", "imbalanced classes", {
     "30-to-1": replace(ABLATION, imbalance=30.0),
 }, (
     "training images of the largest class over those of the smallest, an exponential tail in random class order",
-    "on the demo's data labels a class stay three: the unlabelled images alone are imbalanced",
+    "where labels are a count and not a share, as on the demo's data, the unlabelled images alone are imbalanced",
 ))  # fmt: skip
 
 L2 = limit("L2", "little unlabelled data", {
@@ -39,6 +41,6 @@ L3 = limit("L3", "a very small memory", {
     "memory-500": ABLATION,
     "memory-200": replace(ABLATION, memory=200),
     "memory-100": replace(ABLATION, memory=100),
-}, ("100 is one image a class at the end",))  # fmt: skip
+}, (), ("100 is one image a class at the end",))  # fmt: skip
 
 LIMITS: Mapping[str, Table] = {"L1": L1, "L2": L2, "L3": L3}
