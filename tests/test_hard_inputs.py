@@ -12,6 +12,7 @@ from osscl.experiments.checkpoint import Options, Unwatched
 from osscl.experiments.plan import known_records
 from osscl.experiments.record import read_record, record_to_plain
 from osscl.experiments.run import run
+from osscl.experiments.space import changed, space_of
 from osscl.experiments.spec import configuration, experiment, make_spec
 from osscl.methods.method import SMOKE
 
@@ -102,3 +103,11 @@ def test_a_closed_stdout_is_no_error(monkeypatch):
 
     monkeypatch.setattr("sys.stdout", None)
     assert not show.on_terminal()
+
+
+def test_a_field_may_follow_another_where_only_both_together_are_valid():
+    config = configuration("gem")  # a constant rate: its least rate is its rate
+    space = space_of(["optimiser.rate=0.001..0.1:log", "optimiser.min_rate=optimiser.rate"], None, config)
+    made, changes = changed(config, space, {"optimiser.rate": "0.002"})
+    assert made.optimiser.rate == made.optimiser.min_rate == 0.002
+    assert changes == ("optimiser.rate=0.002", "optimiser.min_rate=0.002")

@@ -70,24 +70,43 @@ def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
         if not equals:
             raise SpecError(f"a search is written field=[a, b], field=low..high[:log] or field=other, got {entry!r}")
         written[field.strip().removeprefix("method.")] = text.strip()
-    space = tuple(_dimension(field, text, config) for field, text in written.items())
+    space = tuple(
+        _dimension(field, text, Checked(config, _followers(written, field))) for field, text in written.items()
+    )
     if all(isinstance(dimension, Tied) for dimension in space):
         raise SpecError("nothing to search: give --search field=[a, b] or field=low..high")
     return space
 
 
-def _dimension(field: str, text: str, config: Any) -> Dimension:
-    value_at(config, field)
+@dataclass(frozen=True)
+class Checked:
+    """What values of a field are held against: the config, and the fields that follow this one."""
+
+    config: Any
+    followers: tuple[str, ...]
+
+    def admitted(self, field: str, text: str) -> Any:
+        """A value in the type that its field declares; refused now rather than in the middle of a search."""
+        changes = [f"{name}={text}" for name in (field, *self.followers)]
+        return value_at(override(self.config, changes), field)
+
+
+def _followers(written: Mapping[str, str], field: str) -> tuple[str, ...]:
+    return tuple(other for other, text in written.items() if text.removeprefix("method.") == field)
+
+
+def _dimension(field: str, text: str, checked: Checked) -> Dimension:
+    value_at(checked.config, field)
     if text.startswith("["):
-        return _choice(field, text, config)
+        return _choice(field, text, checked)
     low, dots, high = text.partition("..")
     if dots:
-        return _range(field, low, high, config)
-    value_at(config, text.removeprefix("method."))
+        return _range(field, low, high, checked)
+    value_at(checked.config, text.removeprefix("method."))
     return Tied(field, text.removeprefix("method."))
 
 
-def _choice(field: str, text: str, config: Any) -> Choice:
+def _choice(field: str, text: str, checked: Checked) -> Choice:
     try:
         values = yaml.safe_load(text)
         json.dumps(values)  # a date is no value of any field
@@ -95,27 +114,21 @@ def _choice(field: str, text: str, config: Any) -> Choice:
         raise SpecError(f"{field}: cannot read the values {text!r}") from None
     if not isinstance(values, list) or not values:
         raise SpecError(f"{field}: values are written [a, b, c], got {text!r}")
-    return Choice(
-        field, tuple(dict.fromkeys(_as_json(_admitted(field, json.dumps(value), config)) for value in values))
-    )
+    admitted = [_as_json(checked.admitted(field, json.dumps(value))) for value in values]
+    return Choice(field, tuple(dict.fromkeys(admitted)))
 
 
-def _range(field: str, low: str, high: str, config: Any) -> Range:
+def _range(field: str, low: str, high: str, checked: Checked) -> Range:
     high, colon, kind = high.partition(":")
     if colon and kind != "log":
         raise SpecError(f"{field}: a range is written low..high or low..high:log, got {kind!r} after the colon")
-    ends = [_admitted(field, end, config) for end in (low, high)]
+    ends = [checked.admitted(field, end) for end in (low, high)]
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise SpecError(f"{field}: a range needs two numbers, got {low!r} and {high!r}")
     if not ends[0] < ends[1] or (colon and ends[0] <= 0):
         need = "0 < low < high" if colon else "low < high"
         raise SpecError(f"{field}: a range needs {need}, got {low}..{high}")
     return Range(field, ends[0], ends[1], bool(colon))
-
-
-def _admitted(field: str, text: str, config: Any) -> Any:
-    """A value in the type that its field declares; refused now rather than in the middle of a search."""
-    return value_at(override(config, [f"{field}={text}"]), field)
 
 
 def _as_json(value: Any) -> str:
@@ -137,14 +150,12 @@ def value_at(config: Any, field: str) -> Any:
 
 def changed(config: Config, space: Space, chosen: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     """The config at one point of the space, and the changes that lead there."""
-    changes = [f"{field}={text}" for field, text in chosen.items()]
-    config = override(config, changes)
+    values = dict(chosen)
     for dimension in space:
-        if isinstance(dimension, Tied):  # last: whatever they follow has its value by now
-            change = f"{dimension.field}={_as_json(value_at(config, dimension.to))}"
-            config = override(config, [change])
-            changes.append(change)
-    return config, tuple(changes)
+        if isinstance(dimension, Tied):
+            values[dimension.field] = values.get(dimension.to) or _as_json(value_at(config, dimension.to))
+    changes = tuple(f"{field}={text}" for field, text in values.items())
+    return override(config, changes), changes
 
 
 def own_point(space: Space, config: Any) -> dict[str, Any] | None:
