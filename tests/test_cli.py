@@ -516,6 +516,8 @@ def test_predict_without_images_shows_held_out_rows(osscl, finished):
     code, shown, errors = osscl("predict", finished, "--sample", "4")
     assert (code, errors) == (0, "") and "truth" in shown
     assert shown.count("digits test") == 3 and shown.count("letters test") == 1
+    assert "of 400 test images of digits: " in shown and "look known" in shown
+    assert "of 400 test images of letters: " in shown and shown.count("named right") == 1
 
 
 def test_a_stream_from_a_file_is_the_same_run(osscl, copied, tmp_path):

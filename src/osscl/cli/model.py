@@ -1,12 +1,16 @@
 """`osscl predict`: what a run ends in, put to use."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from osscl.data.images import ImageBank
+
+ASKED = 400  # held-out rows of a set that the closing line speaks of
 
 
 def predict(
@@ -17,15 +21,28 @@ def predict(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
 ) -> None:  # fmt: skip
     """Name the class of each image, and whether it looks like anything learned."""
-    from osscl.cli.show import DASH, console, table
-    from osscl.experiments.saved import load, read_images
+    from osscl.experiments.saved import load, read_images, read_spec
 
     loaded = load(folder, device)
-    truth: list[str] = []
     if images:
-        rows, names = read_images(images, loaded.images), [str(path) for path in images]
-    else:
-        rows, names, truth = _held_out(folder, data, sample)
+        _show(loaded, read_images(images, loaded.images), [str(path) for path in images], [])
+        return
+    import torch
+
+    scenario = read_spec(folder).scenario
+    counts = {scenario.main: sample - sample // 4, **dict.fromkeys(scenario.peripheral[:1], sample // 4)}
+    held_out = {name: bank for name in counts if len((bank := _bank(name, data)).test)}
+    rows = {name: _rows(bank)[: counts[name]] for name, bank in held_out.items()}
+    names = [f"{name} test {row}" for name in held_out for row in rows[name].tolist()]
+    truth = [word for name, bank in held_out.items() for word in _words(bank, rows[name])]
+    _show(loaded, torch.cat([bank.test.images[rows[name]] for name, bank in held_out.items()]), names, truth)
+    for name, bank in held_out.items():
+        typer.echo(_summary(loaded, name, bank, learned=name == scenario.main))
+
+
+def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str]) -> None:
+    from osscl.cli.show import DASH, console, table
+
     found = loaded.predict(rows)
     shown = table("image", *(["truth"] if truth else []), "class", "probability", "gate score", "looks known")
     for i, name in enumerate(names):
@@ -36,25 +53,32 @@ def predict(
     console().print(shown)
 
 
-def _held_out(folder: Path, data: Path | None, n: int) -> tuple["Tensor", list[str], list[str]]:
-    """A few test rows of the main set and, beside them, a few of the first peripheral one."""
-    import torch
+def _summary(loaded: Any, name: str, bank: "ImageBank", *, learned: bool) -> str:
+    """How such images fare as a whole: a handful may be an unlucky one."""
+    rows = _rows(bank)[:ASKED]
+    found = loaded.predict(bank.test.images[rows])
+    right = sum(a == b for a, b in zip(found.names, _words(bank, rows), strict=True))
+    words = [f"{right} named right"] if learned else []
+    if found.known is not None:
+        words.append(f"{int(found.known.sum())} look known")
+    return f"of {len(rows)} test images of {name}: {', '.join(words) or 'classes that are not learned'}"
 
+
+def _bank(name: str, data: Path | None) -> "ImageBank":
     from osscl.data.benchmarks import load_bank
     from osscl.data.places import cache_dir, data_dir
-    from osscl.experiments.saved import read_spec
+
+    return load_bank(name, data_dir(data), cache_dir())
+
+
+def _rows(bank: "ImageBank") -> "Tensor":
+    """Of the test part, in an order that is random and always the same."""
+    import torch
+
     from osscl.stream.randomness import seeded
 
-    scenario = read_spec(folder).scenario
-    parts, names, truth = [], [], []
-    shares = {scenario.main: n - n // 4, **dict.fromkeys(scenario.peripheral[:1], n // 4)}
-    for name, count in shares.items():
-        bank = load_bank(name, data_dir(data), cache_dir())
-        if not len(bank.test):
-            continue
-        chosen = torch.randperm(len(bank.test), generator=seeded(0, "sample", name))[:count]
-        picked = bank.test.rows(chosen)
-        parts.append(picked.images)
-        names += [f"{name} test {row}" for row in chosen.tolist()]
-        truth += [bank.class_names[label] for label in picked.labels.tolist()]
-    return torch.cat(parts), names, truth
+    return torch.randperm(len(bank.test), generator=seeded(0, "sample", bank.name))
+
+
+def _words(bank: "ImageBank", rows: "Tensor") -> list[str]:
+    return [bank.class_names[label] for label in bank.test.labels[rows].tolist()]
