@@ -173,12 +173,12 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     )
     gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
     if gated:
-        caption += " Gate: unlabelled images of classes met against all others; share met: of those let in."
+        caption += " Gate: unlabelled images of classes met against all others; precision: of those let in, share met."
     table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
         table.add_column(name, justify="right", no_wrap=True)
-    for name in ("gate AUROC", "let in", "share met") if gated else ():
+    for name in ("gate AUROC", "let in", "precision") if gated else ():
         table.add_column(name, justify="right", no_wrap=True)
     for t in range(max(len(record.overall) for _, record in records)):
         shown = [number(record.overall[t]) if t < len(record.overall) else DASH for _, record in records]
