@@ -4,6 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osscl.learn.descent import OptimiserConfig
+
+# How a head alone is trained on, after its network.
+BALANCING = OptimiserConfig("sgd", 0.01, decay=5e-4, nesterov=False, milestones=(0.5, 0.75))
+
 
 def class_weights(columns: Tensor, k: int, *, smoothing: float = 0.0, most: float | None = None) -> Tensor:
     """n / (n_c k) for each of `k` classes, (k,): 1 where all are equal; `smoothing` is added to every count."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.frozen import require, require_choices
-from osscl.learn.balance import class_weights, rank_in_class
+from osscl.learn.balance import BALANCING, class_weights, rank_in_class
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
 from osscl.learn.sampling import Shuffled, side_by_side
@@ -31,7 +31,6 @@ from osscl.vision.novelty import calibrated, novelty_scores
 from osscl.vision.weak import WeakAugmentation, strong_view, weak_view
 
 STEPWISE = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(2 / 3, 8 / 9))
-BALANCING = OptimiserConfig("sgd", 0.01, decay=5e-4, nesterov=False, milestones=(0.5, 0.75))
 NONE = -1  # the pseudo-label of a row that has none
 
 

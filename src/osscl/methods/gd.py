@@ -14,7 +14,7 @@ from torch import Tensor
 
 from osscl.data.images import columns_of, concat
 from osscl.frozen import require, require_choices
-from osscl.learn.balance import class_weights
+from osscl.learn.balance import BALANCING, class_weights
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
 from osscl.learn.sampling import Shuffled, side_by_side
@@ -31,7 +31,6 @@ from osscl.vision.weak import WeakAugmentation, weak_view
 
 TEACHING = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(0.6, 0.8, 0.9))  # 120, 160, 180 of 200
 STEPWISE = replace(TEACHING, milestones=(2 / 3, 8 / 9, 17 / 18))  # 120, 160, 170 of 180
-BALANCING = OptimiserConfig("sgd", 0.01, decay=5e-4, nesterov=False, milestones=(0.5, 0.75))
 
 
 @dataclass(frozen=True)
