@@ -13,7 +13,7 @@ from osscl.experiments.sizes import on_small_net
 from osscl.experiments.toy import ENOUGH, FEW, TOY, accuracy, held_out, maker, toy_stream
 from osscl.frozen import override
 from osscl.learn.heads import fit_head
-from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, ursl
+from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, learner, ursl
 from osscl.methods.co2l import Co2l
 from osscl.methods.learner import Learner
 from osscl.methods.method import Runtime
@@ -226,6 +226,9 @@ ABLATIONS = {
     "slower later": ["reference.later_rate=0.1"],
     "whole epochs": ["reference.drop_last=false", "reference.batch=20"],
     "starts as reference": ["learner.start=reference"],
+    "starts as reference each time": ["learner.start=reference_each_step"],
+    "past on both batches": ["learner.past_on=both"],
+    "goes back": ["learner.merge=0.5"],
     "batch statistics": ["learner.teacher_statistics=batch"],
     "joint forward": ["learner.joint_forward=true"],
     "balanced sources": ["learner.sampler=balanced_sources", ALL_PASS],
@@ -244,7 +247,17 @@ ABLATIONS = {
     "no past": ["learner.gamma=0"],
     "only the reference teaches": ["learner.sup=0", "learner.gamma=0"],
 }
-OWN_STATE = ["byol", "pretrained", "batch statistics", "moments kept", "sgd", "balanced sources", "head after"]
+OWN_STATE = [
+    "goes back",
+    "starts as reference each time",
+    "byol",
+    "pretrained",
+    "batch statistics",
+    "moments kept",
+    "sgd",
+    "balanced sources",
+    "head after",
+]
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
@@ -334,6 +347,50 @@ def test_the_learner_starts_as_the_reference_once(stream, lessons):
     agent.learn(stream.step(1))
     assert same(lessons[0][1], first)
     assert same(lessons[1][1], after) and not same(after, first)
+
+
+def test_the_learner_starts_as_the_reference_at_every_step(stream, lessons):
+    agent = maker(Ursl, changed("learner.start=reference_each_step"), stream)()
+    for t in range(2):
+        agent.learn(stream.step(t))
+        assert same(lessons[t][1], weights(agent.reference.encoder))
+
+
+def test_a_learner_goes_back_half_of_its_way_once_it_is_trained(stream, monkeypatch):
+    before, trained = [], []
+    go_back = Learner._go_back_towards_past
+
+    def watched(self, lesson, t):
+        before.append(None if self.past is None else dict(self.past.named_parameters()))
+        trained.append(weights(self.encoder))
+        go_back(self, lesson, t)
+
+    monkeypatch.setattr(Learner, "_go_back_towards_past", watched)
+    agent = maker(Ursl, changed("learner.merge=0.5"), stream)()
+    agent.learn(stream.step(0))
+    assert before[0] is None and same(trained[0], weights(agent.learner.encoder))
+    agent.learn(stream.step(1))
+    merged, net = weights(agent.learner.encoder), agent.learner.encoder
+    for name, _ in net.named_parameters():
+        torch.testing.assert_close(merged[name], (before[1][name] + trained[1][name]) / 2)
+    norms = [name for name, _ in net.named_buffers() if name.endswith("running_mean")]
+    assert norms and all(not torch.equal(merged[name], trained[1][name]) for name in norms)
+
+
+def test_the_past_teaches_on_the_second_batch_too_where_it_is_asked_to(stream, monkeypatch):
+    taught = []
+    by = learner._taught_by
+    monkeypatch.setattr(learner, "_taught_by", lambda teacher, x: taught.append(teacher) or by(teacher, x))
+    counts = {}
+    for change in ("learner.past_on=pool", "learner.past_on=both"):
+        agent = maker(Ursl, changed(change), stream)()
+        agent.learn(stream.step(0))
+        taught.clear()
+        report = agent.learn(stream.step(1))
+        updates = next(phase.updates for phase in report.phases if phase.name == "learner")
+        past = sum(teacher is agent.learner.past for teacher in taught)
+        counts[change] = past / updates, (len(taught) - past) / updates
+    assert counts == {"learner.past_on=pool": (1, 1), "learner.past_on=both": (2, 1)}
 
 
 def test_a_pretrained_reference_learns_once_from_the_whole_pool(stream):

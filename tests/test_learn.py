@@ -532,6 +532,15 @@ def test_the_ridge_head_is_weighted_ridge_regression_on_the_sphere_times_a_scale
     np.testing.assert_allclose(logits / nearest, expected, atol=5e-4)
 
 
+def test_features_may_be_centred_on_the_mean_of_the_classes_means():
+    data = stripes({0: 4, 3: 25, 5: 11})
+    head, net = fit(HeadConfig("ridge", copies=2, centre="classes"), data, [3, 0, 5])
+    raw = features(net, data.images)
+    means = torch.stack([raw[data.labels == c].mean(0) for c in (0, 3, 5)])
+    torch.testing.assert_close(head.centre, means.mean(0), atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(head.centre, raw.mean(0), atol=1e-4)
+
+
 def test_the_scale_is_the_one_that_suits_rows_the_ridge_has_not_seen():
     x = F.normalize(torch.randn(60, 5, generator=seeded(0, "x"), dtype=torch.float64), dim=1)
     targets = (x[:, :3] + 0.3 * torch.randn(60, 3, generator=seeded(0, "noise"), dtype=torch.float64)).argmax(1)

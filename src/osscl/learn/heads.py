@@ -31,6 +31,8 @@ class HeadConfig:
     penalty: float = 10.0  # ridge
     copies: int = 20  # ridge: augmented copies of each image beside the plain one
     plain: float = added_later(1.0, legacy=1.0)  # ridge: what the plain image weighs, one of its copies being 1
+    # ridge: what features are centred on, the mean of all rows or of the classes' means (new classes have more rows).
+    centre: Literal["rows", "classes"] = added_later("rows", legacy="rows")
     # Unlabelled rows beside the labelled ones: none (the paper), those above tau_pl with the nearest prototype's class,
     # or those above tau_id with the class that the head itself gives them.
     pseudo: Literal["none", "gate", "self"] = added_later("none", legacy="none")
@@ -98,13 +100,19 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     copies = config.copies if fit.max_updates is None else min(config.copies, fit.max_updates)
     features = torch.cat([in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))])
     targets = fit.targets().repeat(copies + 1)
-    centre = features.mean(0)
+    centre = features.mean(0) if config.centre == "rows" else _class_means(features, targets, len(fit.classes)).mean(0)
     x = F.normalize(features - centre, dim=1).double()
     weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, _mass(config, len(fit.data), x))
     # Which images stand apart for the temperature: every second one of each class.
     apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
     scale = calibration(x, targets, apart, len(fit.classes), config.penalty)
     return Head((scale * weight).float(), (scale * bias).float(), centre)
+
+
+def _class_means(features: Tensor, targets: Tensor, k: int) -> Tensor:
+    """(k, width); of a class without a row, zeros."""
+    counts = torch.bincount(targets, minlength=k).clamp(min=1).unsqueeze(1)
+    return features.new_zeros(k, features.shape[1]).index_add_(0, targets, features) / counts
 
 
 def _mass(config: HeadConfig, n: int, x: Tensor) -> Tensor | None:

@@ -64,7 +64,7 @@ class Co2l:
         if self.pretrained is not None:
             self.pretrained.learn(step.unlabeled if step.index == 0 else step.unlabeled[:0], step.index, self.log)
             if self.pretrained.trained:
-                self.learner.start_from(self.pretrained.encoder)  # projector included; at the first step alone
+                self.learner.start_from(self.pretrained.encoder, step.index)  # projector included
         notes = self.learner.learn(self._lesson(step), step.index, self.log)
         self.log.begin("head")
         late = self.config.head.memory == "after"

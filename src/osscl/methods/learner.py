@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.optim.swa_utils import update_bn
 
 from osscl.data.images import Labeled
 from osscl.device import WORTH_COMPILING, Replay
@@ -25,11 +27,12 @@ class LearnerConfig:
     """The learner network and its three losses (Eq. 7)."""
 
     net: EncoderConfig = field(default_factory=EncoderConfig)
-    start: Literal["random", "reference"] = (
-        "random"  # weights at t = 1: its own (the paper), or a copy of the reference's
-    )
+    # Its weights at t = 1: of its own (the paper), or a copy of the reference's; or such a copy at every step.
+    start: Literal["random", "reference", "reference_each_step"] = "random"
     sup: float = 1.0  # weight of L_sup
     gamma: float = 0.2  # weight of L_TD
+    past_on: Literal["pool", "both"] = added_later("pool", legacy="pool")  # L_TD on L_sup's batch, or on L_KD's too
+    merge: float = added_later(0.0, legacy=0.0)  # how far SL_t, once trained, goes back towards SL_{t-1}'s weights
     lam: float = 0.2  # weight of L_KD, or of whatever the guide batch is for
     tau: float = 0.1  # temperature of L_sup
     tau_teacher: float = 0.01  # tau'
@@ -55,6 +58,7 @@ class LearnerConfig:
         require(self.sup + self.gamma + self.lam > 0, self, "sup", "positive, or gamma or lam must be")
         for name in ("tau", "tau_teacher", "tau_student"):
             require(getattr(self, name) > 0, self, name, "positive")
+        require(0 <= self.merge < 1, self, "merge", "in [0, 1)")
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
         require(self.min_updates >= 0, self, "min_updates", "0 or more")
@@ -92,9 +96,10 @@ class Learner:
         """Keep the network as it is now as the teacher of L_TD; once, before a step begins."""
         self.past = self._frozen_copy(self.encoder)
 
-    def start_from(self, encoder: Encoder) -> None:
-        """Take over the weights of another network, unless training has begun."""
-        if self.steps_done == 0 and self.interrupted is None:
+    def start_from(self, encoder: Encoder, t: int) -> None:
+        """Take over the weights of another network at t = 1, or at every step, unless training has begun."""
+        due = t == 0 or self.config.start == "reference_each_step"
+        if due and self.steps_done == t and self.interrupted is None:
             self.encoder.load_state_dict(encoder.state_dict())
 
     def learn(self, lesson: Lesson, t: int, log: PhaseLog) -> dict[str, float]:
@@ -108,6 +113,7 @@ class Learner:
             descent = Descent([self.encoder], config.optimiser, updates, per_epoch)
             self.descent, self.interrupted = descent.taken_up(self.interrupted, self.moments), None
             views = self._descend(self.descent, lesson, batches, t)
+            self._go_back_towards_past(lesson, t)
             self.moments = None if config.optimiser.fresh else self.descent.moments()
             self.descent, self.steps_done = None, t + 1
             log.end(updates, views)
@@ -117,6 +123,21 @@ class Learner:
             "learner_batch": batches.rows,
             "anchors_per_batch": batches.expected(lesson.anchors),
         }
+
+    def _go_back_towards_past(self, lesson: Lesson, t: int) -> None:
+        """Average SL_t with SL_{t-1}, which it began as; then take the batch norms' statistics anew."""
+        if self.past is None or self.config.merge == 0:
+            return
+        with torch.no_grad():
+            for ours, before in zip(self.encoder.parameters(), self.past.parameters(), strict=True):
+                ours.lerp_(before, self.config.merge)
+        images = lesson.pool.images if lesson.guide is None else lesson.guide
+        rows = Shuffled(len(images), self.config.batch, self.setting.seed, ("merge", t), self.runtime.device)
+        batches = with_draws(rows, ("merge", t), self.setting.seed, 0, self.runtime.device)
+        views = (two_views(images[i], u, self.setting.augmentation) for i, u in islice(batches, rows.per_epoch))
+        self.encoder.compiles = False  # a handful of passes in a mode of their own: not worth a graph
+        update_bn(views, self.encoder)
+        self.encoder.compiles = True
 
     def _updates(self, batches: Shuffled, n_labeled: int) -> tuple[int, int]:
         config = self.config
@@ -163,6 +184,17 @@ class Learner:
                 student, teacher, hp.tau_student, hp.tau_teacher, reduction=hp.distill_reduction
             )
 
+        def guided(z: Tensor, g: Tensor) -> Tensor:
+            """What the second batch is for: line 14, or telling its images apart; and the past's word on it."""
+            loss = torch.zeros((), device=z.device)
+            if reference is None:
+                loss = hp.lam * nt_xent(z, hp.tau)
+            elif hp.lam > 0:
+                loss = hp.lam * distill(z, _taught_by(reference, g))
+            if past is not None and hp.past_on == "both":
+                loss = loss + hp.gamma * distill(z, _taught_by(past, g))
+            return loss
+
         def update(rows: Tensor, u: Tensor, guide_rows: Tensor | None = None, guide_u: Tensor | None = None) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10
             g = None
@@ -176,10 +208,8 @@ class Learner:
             loss = hp.sup * supervised  # line 11
             if past is not None:
                 loss = loss + hp.gamma * distill(z, _taught_by(past, x))  # line 13, only for t > 1
-            if reference is not None and g is not None and z_guide is not None:
-                loss = loss + hp.lam * distill(z_guide, _taught_by(reference, g))  # line 14
-            elif z_guide is not None:
-                loss = loss + hp.lam * nt_xent(z_guide, hp.tau)
+            if g is not None and z_guide is not None:
+                loss = loss + guided(z_guide, g)
             descent.step(loss)  # line 15
             return loss.detach()
 

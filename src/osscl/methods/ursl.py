@@ -29,8 +29,10 @@ class UrslConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
 
     def __post_init__(self) -> None:
-        if self.learner.start == "reference" and self.learner.net != self.reference.net:
-            raise SpecError("learner.start=reference needs learner.net and reference.net to be of one shape")
+        if self.learner.start != "random" and self.learner.net != self.reference.net:
+            raise SpecError(
+                f"learner.start={self.learner.start} needs learner.net and reference.net to be of one shape"
+            )
         if self.memory.policy != "random" and self.memory.confidence == "prototype_cosine" and not self.needs_reference:
             raise SpecError(f"memory.policy={self.memory.policy} by prototype_cosine needs a reference network")
         ranks = self.memory.policy != "random"
@@ -40,7 +42,8 @@ class UrslConfig:
     @property
     def needs_reference(self) -> bool:
         """Whether the agent looks at unlabelled images at all."""
-        return self.learner.lam > 0 or self.gate.pseudo != "none" or self.learner.start == "reference"
+        guided = self.learner.lam > 0 or self.learner.past_on == "both"
+        return guided or self.gate.pseudo != "none" or self.learner.start != "random"
 
     @property
     def wants_whole_pool(self) -> bool:
@@ -78,8 +81,8 @@ class Ursl:
         if self.reference is not None:
             self.reference.learn(step.unlabeled, step.index, self.log)  # line 4
         found = self.segregate(step)  # lines 5-8
-        if self.reference is not None and self.reference.trained and self.config.learner.start == "reference":
-            self.learner.start_from(self.reference.encoder)
+        if self.reference is not None and self.reference.trained and self.config.learner.start != "random":
+            self.learner.start_from(self.reference.encoder, step.index)
         self.notes |= self.learner.learn(self._lesson(step, found), step.index, self.log)  # lines 9-16
         self._fit_head_and_remember(step, found)  # lines 17 and 19
         report = found.report if found is not None else None
@@ -145,7 +148,8 @@ class Ursl:
         anchors = torch.isin(pool.labels, torch.tensor(pulled, device=pool.labels.device))
         if self.config.gate.pseudo == "all_but_no_anchor":
             anchors[len(pool) - sizes[2] :] = False
-        if found is None or self.reference is None or self.config.learner.lam == 0:
+        guided = self.config.learner.lam > 0 or self.config.learner.past_on == "both"
+        if found is None or self.reference is None or not guided:
             return Lesson(pool, sizes, anchors)
         guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))
         return Lesson(pool, sizes, anchors, guide, self.reference.encoder)
