@@ -143,7 +143,12 @@ def test_rows_show_differences_with_n_and_a_dash_where_nothing_is_recorded():
 TRIED = [{"schedule": SMOKE}, {"schedule": DEMO}, {"on": cell_on_demo}, {"on": cell_on_demo, "schedule": SHORT}]
 
 
-@pytest.mark.parametrize("how", TRIED, ids=str)
+def named(how):
+    """The same in every process, as tests that run side by side must be."""
+    return " ".join(value.name if key == "schedule" else "on demo" for key, value in how.items())
+
+
+@pytest.mark.parametrize("how", TRIED, ids=named)
 @pytest.mark.parametrize("change", [5.0, -5.0])
 def test_trials_are_left_out_and_where_asked_for_decide_nothing(how, change):
     records = list(pairs(HELPS, [change] * 3, **how))
@@ -226,7 +231,7 @@ def test_a_page_shows_the_tables_that_records_speak_of_and_the_claims():
     assert sections_of([]) == []
 
 
-@pytest.mark.parametrize("how", TRIED, ids=str)
+@pytest.mark.parametrize("how", TRIED, ids=named)
 def test_a_page_of_trials_has_no_claims(how):
     sections = sections_of(list(pairs(HELPS, [1.0] * 3, **how)))
     assert sections and "Claims" not in [one.title for one in sections]

@@ -14,6 +14,7 @@ from osscl.methods.learner import LearnerConfig
 from osscl.methods.reference import ReferenceConfig
 from osscl.methods.segregation import GateConfig
 from osscl.methods.ursl import Ursl, UrslConfig
+from osscl.vision.encoder import EncoderConfig
 
 METHODS: dict[type, Any] = {
     UrslConfig: Ursl, Co2lConfig: Co2l, GdConfig: Gd, DmConfig: Dm, GemConfig: Gem, IcarlConfig: Icarl,
@@ -29,15 +30,18 @@ AS_PRINTED = UrslConfig(
     learner=LearnerConfig(optimiser=AS_PRINTED_OPTIMISER),
 )
 
-# The paper's algorithm with optimisers and a head that suit it.
+# The paper's algorithm with optimisers, a projector (whose shape the paper does not give) and a head that suit it.
+NET = EncoderConfig(hidden=2048, projector_norm=True)
 URSL = UrslConfig(
-    reference=ReferenceConfig(optimiser=OptimiserConfig("adamw", rate=3e-3, min_rate=1e-5, decay=0.2, warmup=0.05)),
-    learner=LearnerConfig(optimiser=OptimiserConfig("adam", rate=1e-3, min_rate=1e-5, decay=1e-6)),
+    reference=ReferenceConfig(
+        net=NET, optimiser=OptimiserConfig("adamw", rate=3e-3, min_rate=1e-5, decay=0.2, warmup=0.05)
+    ),
+    learner=LearnerConfig(net=NET, optimiser=OptimiserConfig("adam", rate=1e-3, min_rate=1e-5, decay=1e-6)),
     head=HeadConfig(solver="ridge"),
 )
 
-# Ours: the learner starts as a copy of the reference and listens to both teachers more.
-URSL_PLUS = replace(URSL, learner=replace(URSL.learner, start="reference", gamma=1.0, lam=1.0))
+# Ours: the learner starts as a copy of the reference.
+URSL_PLUS = replace(URSL, learner=replace(URSL.learner, start="reference"))
 
 # L_sup and L_TD alone: no reference, no unlabelled image. Without T-hat an epoch is shorter; the floor gives this
 # learner as many updates as URSL's gets on CIFAR-100.
