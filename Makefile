@@ -10,7 +10,7 @@ test: .venv/tested
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 # Everything that is optional; with it and OSSCL_ALL_TESTS=1 no test is skipped but those that need a GPU.
 complete: .venv/complete

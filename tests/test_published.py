@@ -152,7 +152,8 @@ def test_the_chosen_values_are_the_papers_and_as_printed_has_them_all():
     printed = flat(plain(configuration("ursl-as-printed")))
     assert all(printed[field] == plain(value) for field, value in CHOSEN.items())
     shown = {field: values for field, *values in chosen_rows()}
-    assert shown["learner.gamma"] == ["0.2", "0.2", "0.2", "1"]
+    assert shown["learner.gamma"] == ["0.2", "0.2", "0.2", "0.2"]
+    assert shown["reference.net.projector_norm"] == ["—", "False", "True", "True"]
     assert shown["learner.start"][-2:] == ["random", "reference"] and set(CHOSEN) <= set(shown)
 
 

@@ -27,7 +27,7 @@ from osscl.report.sections import unlabeled_words
 from osscl.report.tables import headline, paper_of
 from osscl.report.timing import time_by_phase
 
-RESULTS = Path(__file__).parents[1] / "results" / "h200"
+RESULTS = Path(__file__).parents[1] / "results" / "earlier"
 KEPT = ("74b601c5757f", "b0b47ab564f0", "b2a9c891ac35")
 VILE = '</script><script>alert("x")</script>'
 
@@ -37,7 +37,13 @@ def kept():
     """Three that stay as they are, whatever is recorded later: two on one stream, one on another."""
     records, problems = read_records(RESULTS)
     assert not problems
-    return [record for record in records if record.id.rpartition("-")[2] in KEPT]
+    return [as_of_today(record) for record in records if record.id.rpartition("-")[2] in KEPT]
+
+
+def as_of_today(record):
+    """As if made by what the configuration's name stands for now."""
+    spec = replace(record.spec, method=CONFIGURATIONS[record.configuration])
+    return replace(record, id=spec.id, spec=spec)
 
 
 @pytest.fixture(scope="module")

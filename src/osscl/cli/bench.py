@@ -1,5 +1,6 @@
 """`osscl bench`: how fast this device trains, against its own limit."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -32,15 +33,15 @@ def bench(
     from osscl.experiments.bench import BenchSpec
     from osscl.experiments.bench import bench as measure
     from osscl.frozen import plain
+    from osscl.methods import URSL
     from osscl.stored import write_text
-    from osscl.vision.encoder import EncoderConfig
 
     if out is not None and out.exists():
         raise UserError(f"{out} exists; nothing is overwritten, give another file")
     if methods:
         _methods(device, updates, repeats, backbone, out)
         return
-    spec = BenchSpec(EncoderConfig(backbone), batch, updates=updates, repeats=repeats)
+    spec = BenchSpec(replace(URSL.reference.net, backbone=backbone), batch, updates=updates, repeats=repeats)
     others = {}
     if against:
         from osscl.experiments.against import against as measure_others
