@@ -92,6 +92,16 @@ def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(
                 study_heads(tmp_path / spec.id, [[]], device="cpu")
 
 
+def test_kornia_is_measured_where_it_is_installed_and_on_a_cpu(monkeypatch):
+    asked = []
+    monkeypatch.setattr(against, "_rate", lambda *_: 1.0)
+    monkeypatch.setattr(against, "kornia_views", lambda: lambda x: asked.append(x.shape))
+    found = against.against(TINY, CPU)
+    assert found["kornia's augmentation alone"] > 0 and set(asked) == {(2 * TINY.batch, 3, 32, 32)}
+    monkeypatch.setattr(against, "kornia_views", lambda: None)
+    assert not any("kornia" in name for name in against.against(TINY, CPU))
+
+
 def test_a_method_is_held_against_its_own_bare_passes():
     assert set(PASSES) >= {"ursl", "co2l", "co2l-j", "co2l-p", "gd", "dm", "gem", "icarl"}
     found = bench_methods(CPU, updates=1, repeats=1, backbone="small", names=["gem", "icarl"])

@@ -36,7 +36,24 @@ def against(spec: BenchSpec, device: torch.device) -> dict[str, float]:
         update = plain_update(spec, device, precision)
         words = str(precision).removeprefix("torch.")
         found[f"{name}, {workers} workers, training in {words}"] = _rate(loader, spec, update, device)
+    kornia = kornia_views() if device.type == "cpu" else None
+    if kornia is not None:
+        found["kornia's augmentation alone"] = _batch_rate(kornia, spec)
     return found
+
+
+def kornia_views() -> Callable[[Tensor], Tensor] | None:
+    """The same views a batch at a time, by kornia where it is installed."""
+    try:
+        from kornia import augmentation as kornia
+    except ImportError:
+        return None
+    return kornia.AugmentationSequential(  # type: ignore[no-any-return]
+        kornia.RandomResizedCrop((32, 32), scale=(0.2, 1.0)),
+        kornia.RandomHorizontalFlip(),
+        kornia.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+        kornia.RandomGrayscale(p=0.2),
+    )
 
 
 def user_transform() -> tuple[str, Callable[[Image.Image], Tensor]]:
@@ -111,6 +128,16 @@ def plain_update(spec: BenchSpec, device: torch.device, precision: torch.dtype) 
         optimiser.step()
 
     return update
+
+
+def _batch_rate(views: Callable[[Tensor], Tensor], spec: BenchSpec) -> float:
+    """Views a second of a function of a whole batch; the first pass warms up."""
+    x, times = torch.rand(2 * spec.batch, 3, 32, 32, generator=seeded(0, "against")), []
+    for _ in range(1 + spec.repeats):
+        began = time.perf_counter()
+        views(x)
+        times.append(time.perf_counter() - began)
+    return len(x) / statistics.median(times[1:])
 
 
 def _rate(loader: "DataLoader[Any]", spec: BenchSpec, use: Callable[[Tensor], None], device: torch.device) -> float:

@@ -55,7 +55,7 @@ T7 = Table("T7", "the values that were tried", notes=(
 ))  # fmt: skip
 T8 = Table("T8", "the values that were chosen, and where our configurations differ", notes=(
     "the paper names neither schedule, decay nor warm-up of the optimisers, nor the head's optimiser",
-    "nor the shape of the projector",
+    "the shape of the projector is not in the paper either",
 ))  # fmt: skip
 COMPARED = ("ursl-as-printed", "ursl", "ursl-plus")
 
