@@ -1,7 +1,7 @@
 """The linear classifier on top of an encoder: by weighted sampling (the paper) or by ridge regression."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -36,10 +36,6 @@ class HeadConfig:
     # Unlabelled rows beside the labelled ones: none (the paper), those above tau_pl with the nearest prototype's class,
     # or those above tau_id with the class that the head itself gives them.
     pseudo: Literal["none", "gate", "self"] = added_later("none", legacy="none")
-
-    # Biases moved until the head calls as many unlabelled rows by each class as their nearest prototypes do: off (the
-    # paper), on rows above tau_pl, or on those above tau_id.
-    level: Literal["none", "confident", "passed"] = added_later("none", legacy="none")
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -158,23 +154,6 @@ def calibration(x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: floa
     outputs = x[held] @ weight.T + bias
     losses = torch.stack([F.cross_entropy(scale * outputs, targets[held]) for scale in SCALES])
     return SCALES[int(losses.argmin())]
-
-
-def leveled(head: Head, features: Tensor, targets: Tensor) -> Head:
-    """The head with the biases at which it gives each class, over these rows, what their targets give it.
-
-    Old classes have a handful of labels that the network has seen over and over; of rows that it has not seen, more are
-    taken for new classes than are. The cross-entropy's minimum over the biases alone is where both marginals agree.
-    """
-    logits, k = head(features).double(), len(head.bias)
-    counts = torch.bincount(targets, minlength=k).double()
-    met = counts > 0
-    bias = torch.zeros(k, dtype=torch.double, device=logits.device)
-    weights = (1 / counts.clamp(min=1))[targets]  # each class weighs the same
-    for _ in range(200):  # fixed point: up where too few are called, down where too many
-        called = ((logits + bias).softmax(1) * weights[:, None]).sum(0)
-        bias = torch.where(met, bias - 0.5 * called.clamp(min=1e-3).log(), bias)
-    return replace(head, bias=head.bias + (bias - bias.mean()).float())
 
 
 def sgd_head(config: HeadConfig, fit: HeadFit) -> Head:

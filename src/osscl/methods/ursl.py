@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from osscl.data.images import Labeled, columns_of, concat
+from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
-from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head, leveled
+from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory, MemoryConfig
 from osscl.methods.learner import Learner, LearnerConfig, Lesson
 from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport
@@ -169,15 +169,6 @@ class Ursl:
         self.log.end()
 
     def fit_head(self, step: Step, found: Segregated | None) -> Head:
-        """The head, its biases by the gate's word on U_t where the config says so."""
-        head, level = self._unleveled_head(step, found), self.config.head.level
-        if found is None or level == "none":
-            return head
-        rows = found.report.confident if level == "confident" else found.report.passed
-        features = in_chunks(self.learner.encoder.features, step.unlabeled[rows])
-        return leveled(head, features, columns_of(found.report.pseudo_labels[rows], self.classes))
-
-    def _unleveled_head(self, step: Step, found: Segregated | None) -> Head:
         """The head on T_t and M, and on rows of U_t where the config says so."""
         known = concat(step.labeled, self.memory.without(step.new_classes))
         if found is None or self.config.head.pseudo == "none":
