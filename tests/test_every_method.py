@@ -77,9 +77,9 @@ class Coin(Ursl):
 
 
 class Unseeded(Ursl):
-    def fit_head(self, step, found):
-        head = super().fit_head(step, found)
-        return replace(head, bias=head.bias + torch.rand(1))
+    def fit_heads(self, step, found):
+        super().fit_heads(step, found)
+        self.head = replace(self.head, bias=self.head.bias + torch.rand(1))
 
 
 class Counting(Ursl):
@@ -239,6 +239,7 @@ ABLATIONS = {
     "all anchors": ["learner.anchors=all", "gate.pseudo=all", ALL_PASS],
     "head by the gate": ["head.pseudo=gate", ALL_PASS],
     "head by itself": ["head.pseudo=self", ALL_PASS],
+    "two heads": ["head.reference=0.5"],
     "labelled epochs": ["learner.epoch=labeled", "learner.batch=8"],
     "sgd head": ["head.solver=sgd"],
     "head after": ["head.memory=after"],
@@ -438,6 +439,21 @@ def test_both_heads_fit_the_labels(stream):
         known = agent.memory.labeled
         right = torch.tensor(agent.classes)[agent.predict(known.images).argmax(1)] == known.labels
         assert right.float().mean() > 0.9
+
+
+def test_a_head_on_the_reference_has_its_share_in_the_prediction(stream, monkeypatch):
+    fitted = []
+    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    images = held_out(stream).images
+    agent, _ = learned(changed("head.reference=0.25"), stream, updates=12)
+    assert [fit.encoder for fit in fitted] == 3 * [agent.learner.encoder, agent.reference.encoder]
+    assert all(own.data is other.data for own, other in zip(fitted[::2], fitted[1::2], strict=True))
+    own = agent.head(in_chunks(agent.learner.encoder.features, images))
+    other = agent.second(in_chunks(agent.reference.encoder.features, images))
+    torch.testing.assert_close(agent.predict(images), 0.75 * own + 0.25 * other)
+    assert agent.second.scale == agent.head.scale and not torch.allclose(own, other)
+    alone, _ = learned(SMALL, stream, updates=12)
+    assert alone.second is None and torch.equal(alone.predict(images), own)
 
 
 def test_the_head_sees_the_memory_of_before_or_after_the_step(stream, monkeypatch):

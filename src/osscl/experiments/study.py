@@ -122,6 +122,6 @@ def study_heads(
     for changes in variants:
         agent.config = replace(spec.method, head=override(spec.method.head, changes))
         began = time.perf_counter()
-        agent.head = agent.fit_head(step, found)
+        agent.fit_heads(step, found)
         results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
     return results

@@ -33,6 +33,8 @@ class HeadConfig:
     plain: float = added_later(1.0, legacy=1.0)  # ridge: what the plain image weighs, one of its copies being 1
     # ridge: what features are centred on, the mean of all rows or of the classes' means (new classes have more rows).
     centre: Literal["rows", "classes"] = added_later("rows", legacy="rows")
+    # What a head of its own on the reference's features says weighs so much in the prediction; 0: nothing (the paper).
+    reference: float = added_later(0.0, legacy=0.0)
     # Unlabelled rows beside the labelled ones: none (the paper), those above tau_pl with the nearest prototype's class,
     # or those above tau_id with the class that the head itself gives them.
     pseudo: Literal["none", "gate", "self"] = added_later("none", legacy="none")
@@ -46,6 +48,7 @@ class HeadConfig:
         require(self.penalty > 0, self, "penalty", "positive")
         require(0 <= self.copies <= 1000, self, "copies", "in [0, 1000]")
         require(self.plain > 0, self, "plain", "positive")
+        require(0 <= self.reference <= 1, self, "reference", "in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class Head:
     weight: Tensor  # (k, width)
     bias: Tensor  # (k,)
     centre: Tensor  # (width,) or empty
+    scale: float = 1.0  # the factor that made a ridge's outputs logits
 
     def __call__(self, features: Tensor) -> Tensor:
         if len(self.centre):
@@ -73,6 +77,7 @@ class HeadFit:
     seed: int
     names: tuple[str | int, ...]
     max_updates: int | None = None
+    scale: float | None = None  # of a ridge's outputs; found by the data where None
 
     def targets(self) -> Tensor:
         """Column of each row's class, (n,)."""
@@ -105,8 +110,8 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, _mass(config, len(fit.data), x))
     # Which images stand apart for the temperature: every second one of each class.
     apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
-    scale = calibration(x, targets, apart, len(fit.classes), config.penalty)
-    return Head((scale * weight).float(), (scale * bias).float(), centre)
+    scale = fit.scale or calibration(x, targets, apart, len(fit.classes), config.penalty)
+    return Head((scale * weight).float(), (scale * bias).float(), centre, scale)
 
 
 def _class_means(features: Tensor, targets: Tensor, k: int) -> Tensor:

@@ -16,7 +16,7 @@ from osscl.frozen import require, require_choices
 from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
 from osscl.methods.learner import Learner, LearnerConfig, Lesson
-from osscl.methods.method import PhaseLog, Runtime, Setting, State, StepReport
+from osscl.methods.method import PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
@@ -35,6 +35,7 @@ class Co2lConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require(self.head.pseudo == "none", self.head, "pseudo", "none: Co2L has no gate")
+        require(self.head.reference == 0, self.head, "reference", "0: Co2L has no reference")
         require(self.learner.start == "random", self.learner, "start", "random; unlabeled=pretrain starts from U_1")
 
     @property
@@ -124,5 +125,5 @@ class Co2l:
         self.memory.labeled = Labeled(**state["memory"]).to(device)
         self.head = None
         if state["head"] is not None:
-            self.head = Head(**{key: value.to(device) for key, value in state["head"].items()})
+            self.head = Head(**on_device(device, state["head"]))
         self.log.load_state(state["log"])

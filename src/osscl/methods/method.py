@@ -19,6 +19,11 @@ from osscl.vision.encoder import ImageFormat
 State = dict[str, Any]  # nested dicts of tensors, numbers, strings, lists and None
 
 
+def on_device(device: torch.device, fields: State) -> State:
+    """The same with its tensors there."""
+    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in fields.items()}
+
+
 @dataclass(frozen=True)
 class Schedule:
     """How much of a method's own epochs is carried out; printed beside every number."""

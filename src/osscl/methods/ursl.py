@@ -10,12 +10,12 @@ from osscl.errors import SpecError
 from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory, MemoryConfig
 from osscl.methods.learner import Learner, LearnerConfig, Lesson
-from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport
+from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.segregation import Gate, GateConfig, Look, open_gate
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
-from osscl.vision.encoder import in_chunks
+from osscl.vision.encoder import Encoder, in_chunks
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class UrslConfig:
     def needs_reference(self) -> bool:
         """Whether the agent looks at unlabelled images at all."""
         guided = self.learner.lam > 0 or self.learner.past_on == "both"
-        return guided or self.gate.pseudo != "none" or self.learner.start != "random"
+        return guided or self.gate.pseudo != "none" or self.learner.start != "random" or self.head.reference > 0
 
     @property
     def wants_whole_pool(self) -> bool:
@@ -69,6 +69,7 @@ class Ursl:
         self.learner = Learner(config.learner, setting, runtime)
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.head: Head | None = None
+        self.second: Head | None = None  # on the reference's features, where the config wants one
         self.gate: Gate | None = None
         self.sorted: tuple[Tensor, Tensor] | None = None  # S and nearest class of the rows of U_t
         self.step_open = -1  # the step that learn() is in, or was in last
@@ -158,33 +159,39 @@ class Ursl:
         """The head is refitted at every step, so that predict() is always valid; then M takes in T_t."""
         self.log.begin("head")
         if self.config.head.memory == "before":
-            self.head = self.fit_head(step, found)
+            self.fit_heads(step, found)
         rng = seeded(self.setting.seed, "memory", step.index)
         # While every U_t was empty there is no gate, and with it nothing to rank by.
         ranks = self.gate is not None or self.config.memory.confidence == "head_probability"
         policy = self.config.memory.policy if ranks else "random"
         self.memory.update(step.labeled, self.classes, policy, rng, self._confidence)
         if self.config.head.memory == "after":
-            self.head = self.fit_head(step, found)
+            self.fit_heads(step, found)
         self.log.end()
 
-    def fit_head(self, step: Step, found: Segregated | None) -> Head:
-        """The head on T_t and M, and on rows of U_t where the config says so."""
+    def fit_heads(self, step: Step, found: Segregated | None) -> None:
+        """The head on T_t and M, and on rows of U_t where the config says so; the same on the reference's features."""
+        data = self._head_data(step, found)
+        self.head, self.second = self._head_on(self.learner.encoder, data, step.index), None
+        if self.config.head.reference > 0 and found is not None and self.reference is not None:
+            # At the scale of the first: averaged are the outputs of two regressions on the same targets.
+            self.second = self._head_on(self.reference.encoder, data, step.index, self.head.scale)
+
+    def _head_data(self, step: Step, found: Segregated | None) -> Labeled:
         known = concat(step.labeled, self.memory.without(step.new_classes))
         if found is None or self.config.head.pseudo == "none":
-            return self._head_on(known, step.index)
+            return known
         report = found.report
         if self.config.head.pseudo == "gate":
             sure = report.confident
-            return self._head_on(concat(known, Labeled(step.unlabeled[sure], report.pseudo_labels[sure])), step.index)
-        images = step.unlabeled[report.passed]
-        guessed = self._head_on(known, step.index)(in_chunks(self.learner.encoder.features, images)).argmax(1)
-        classes = torch.tensor(self.classes, device=images.device)
-        return self._head_on(concat(known, Labeled(images, classes[guessed])), step.index)
+            return concat(known, Labeled(step.unlabeled[sure], report.pseudo_labels[sure]))
+        images, encoder = step.unlabeled[report.passed], self.learner.encoder
+        guessed = self._head_on(encoder, known, step.index)(in_chunks(encoder.features, images)).argmax(1)
+        return concat(known, Labeled(images, torch.tensor(self.classes, device=images.device)[guessed]))
 
-    def _head_on(self, known: Labeled, t: int) -> Head:
+    def _head_on(self, encoder: Encoder, known: Labeled, t: int, scale: float | None = None) -> Head:
         cap, augmentation, seed = self.setting.schedule.max_updates, self.setting.augmentation, self.setting.seed
-        fit = HeadFit(self.learner.encoder, known, self.classes, augmentation, seed, ("head", t), cap)
+        fit = HeadFit(encoder, known, self.classes, augmentation, seed, ("head", t), cap, scale)
         return fit_head(self.config.head, fit)
 
     def _confidence(self, rows: Labeled) -> Tensor:
@@ -199,7 +206,10 @@ class Ursl:
         """Logits (n, classes met so far); changes nothing."""
         if self.head is None:
             raise RuntimeError("predict() before the first learn()")
-        return self.head(in_chunks(self.learner.encoder.features, images))
+        logits = self.head(in_chunks(self.learner.encoder.features, images))
+        if self.second is None or self.reference is None:
+            return logits
+        return logits.lerp(self.second(in_chunks(self.reference.encoder.features, images)), self.config.head.reference)
 
     def gate_scores(self, images: Tensor) -> Tensor | None:
         """S(x) of new images, to be held against `gate.threshold`; None without a reference."""
@@ -214,6 +224,7 @@ class Ursl:
             "learner": self.learner.state(),
             "memory": vars(self.memory.labeled),
             "head": vars(self.head) if self.head is not None else None,
+            "second": vars(self.second) if self.second is not None else None,
             "gate": vars(self.gate) if self.gate is not None else None,
             "sorted": self.sorted,
             "step_open": self.step_open,
@@ -228,13 +239,11 @@ class Ursl:
             self.reference.load_state(state["reference"])
         self.learner.load_state(state["learner"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        self.head = Head(**_on(device, state["head"])) if state["head"] is not None else None
-        self.gate = Gate(**_on(device, state["gate"])) if state["gate"] is not None else None
+        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None
+        second = state.get("second")  # models of version 0.1.0 have none
+        self.second = Head(**on_device(device, second)) if second is not None else None
+        self.gate = Gate(**on_device(device, state["gate"])) if state["gate"] is not None else None
         scores = state["sorted"]
         self.sorted = None if scores is None else (scores[0].to(device), scores[1].to(device))
         self.log.load_state(state["log"])
         self.notes = dict(state["notes"])
-
-
-def _on(device: torch.device, fields: State) -> State:
-    return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in fields.items()}
