@@ -3,29 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
+
 from osscl.experiments.cells import Table
+from osscl.experiments.space import PAPER as TRIED
 from osscl.experiments.spec import configuration
 from osscl.frozen import plain
-
-# Field of the configuration -> the values that the paper tried.
-SEARCH_SPACE: Mapping[str, tuple[Any, ...]] = {
-    "learner.epochs": (100, 200),
-    "reference.epochs_first": (200, 300, 400),
-    "reference.epochs_later": (100, 200),
-    "learner.tau": (0.1, 0.5),
-    "learner.lam": (0.05, 0.2, 0.4),
-    "gate.eta": ((-4.0, -2.0), (-2.0, 0.0), (-2.0, 2.0)),
-    "learner.optimiser.kind": ("sgd", "adam"),
-    "learner.optimiser.rate": (0.1, 0.01),
-}
-
-# Field -> the field of the search space whose value it always has.
-TIED: Mapping[str, str] = {
-    "learner.gamma": "learner.lam",
-    "reference.tau": "learner.tau",
-    "reference.optimiser.kind": "learner.optimiser.kind",
-    "reference.optimiser.rate": "learner.optimiser.rate",
-}
 
 # Field -> the value that the paper names.
 CHOSEN: Mapping[str, Any] = {
@@ -69,8 +52,11 @@ def flat(value: Any, name: str = "") -> dict[str, Any]:
 
 def search_rows() -> list[tuple[str, str]]:
     """Field, and the values tried or the field that it follows."""
-    tried = [(field, ", ".join(_written(value) for value in values)) for field, values in SEARCH_SPACE.items()]
-    return tried + [(field, f"as {other}") for field, other in TIED.items()]
+    return [(field, f"as {text}" if text in TRIED else _values(text)) for field, text in TRIED.items()]
+
+
+def _values(text: str) -> str:
+    return ", ".join(_written(value) for value in yaml.safe_load(text))
 
 
 def chosen_rows() -> list[tuple[str, ...]]:
