@@ -9,7 +9,7 @@ import torch
 import osscl
 from osscl.errors import SpecError
 from osscl.experiments import battery
-from osscl.experiments.sizes import on_small_net
+from osscl.experiments.sizes import demo_sized, on_small_net
 from osscl.experiments.toy import ENOUGH, FEW, TOY, accuracy, held_out, maker, toy_stream
 from osscl.frozen import override
 from osscl.learn.heads import fit_head
@@ -249,6 +249,7 @@ ABLATIONS = {
     "only the reference teaches": ["learner.sup=0", "learner.gamma=0"],
 }
 OWN_STATE = [
+    "two heads",
     "goes back",
     "starts as reference each time",
     "byol",
@@ -574,7 +575,7 @@ def test_the_cache_key_covers_all_that_the_weights_depend_on(stream):
         return Reference(config.reference, told, runtime or Runtime()).cache_key(history)
 
     changes = [
-        "net.dim=32", "net.hidden=20", "net.projector_norm=true", "ssl=byol", "optimiser.kind=sgd",
+        "net.dim=32", "net.hidden=20", "net.projector_norm=false", "ssl=byol", "optimiser.kind=sgd",
         "optimiser.rate=0.004", "optimiser.min_rate=0.0001", "optimiser.decay=0.1", "optimiser.warmup=0.1", "batch=20",
         "optimiser.rate_per=epoch", "tau=0.2", "epochs_first=5", "epochs_later=5", "drop_last=false", "later_rate=0.5",
         "pretrained=true", "ema=0.9", "predictor=32",
@@ -664,18 +665,48 @@ def test_co2l_p_starts_from_the_pretrained_network_projector_included(stream):
     assert all(torch.equal(theirs[key], ours[key]) for key in ours)
 
 
-def test_co2l_j_adds_nt_xent_of_the_guide_batch(stream):
+def test_co2l_j_adds_nt_xent_of_the_guide_batch(stream, monkeypatch):
     """The joint loss of the first update is SupCon of the labels plus lam times NT-Xent of the unlabelled views."""
-    losses = {}
+    losses, apart = {}, []
+    own = learner.nt_xent
+    monkeypatch.setattr(learner, "nt_xent", lambda z, tau: apart.append((len(z), tau, value := own(z, tau))) or value)
     for lam in (0.5, 1.0, 2.0):
+        apart.clear()
         config = changed(f"learner.lam={lam}", config=on_small_net(CONFIGURATIONS["co2l-j"]))
         seen = []
         watched = Runtime(progress=lambda p, seen=seen: seen.append(float(p.loss)))
         agent = replace(maker(Co2l, config, stream), runtime=watched)()
         agent.learn(stream.step(0))
         losses[lam] = seen[0]
+        views, tau, value = apart[0]
+        assert views == 2 * min(config.learner.batch, len(stream.step(0).unlabeled)) and tau == config.learner.tau
+    assert losses[1.0] - losses[0.5] == pytest.approx(0.5 * float(value), rel=1e-4)
     assert losses[2.0] - losses[1.0] == pytest.approx(2 * (losses[1.0] - losses[0.5]), rel=1e-4)
     assert losses[1.0] > losses[0.5]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["reference.pretrained=true", "gate.pseudo=none", "learner.lam=0"],
+        ["learner.merge=0.5", "learner.start=reference_each_step"],
+    ],
+)
+def test_ursl_refuses_what_it_would_not_heed(changes):
+    with pytest.raises(SpecError):
+        changed(*changes)
+
+
+def test_a_head_by_the_gate_brings_a_reference():
+    assert not LABELS_ONLY.needs_reference
+    assert override(LABELS_ONLY, ["head.pseudo=gate"]).needs_reference
+    assert not override(LABELS_ONLY, ["learner.past_on=both", "learner.gamma=0"]).needs_reference
+
+
+def test_at_every_size_a_configuration_is_itself():
+    for size in (on_small_net, demo_sized):
+        sized = [size(config) for config in CONFIGURATIONS.values()]
+        assert len(set(sized)) == len(sized)
 
 
 def test_co2l_honours_what_it_takes_and_refuses_what_it_has_not(stream):
@@ -684,6 +715,10 @@ def test_co2l_honours_what_it_takes_and_refuses_what_it_has_not(stream):
     plain = learned(base, stream)[0].predict(images)
     for change in ("learner.anchors=all", "head.memory=after"):
         assert not torch.equal(learned(changed(change, config=base), stream)[0].predict(images), plain), change
-    for change in ("head.pseudo=self", "learner.start=reference"):
+    ignored = ("head.pseudo=self", "head.reference=0.5", "learner.start=reference", "learner.lam=1",
+               "learner.past_on=both", "reference.pretrained=true")  # fmt: skip
+    for change in ignored:
         with pytest.raises(SpecError):
             changed(change, config=base)
+    with pytest.raises(SpecError, match="of one shape"):
+        changed("learner.net.dim=32", config=on_small_net(CONFIGURATIONS["co2l-p"]))

@@ -276,6 +276,16 @@ def test_a_run_id_tells_method_seed_scenario_and_schedule():
     assert len(ids) == 5
 
 
+def test_a_schedule_has_no_other_ones_name():
+    spec = RunSpec(EXPERIMENTS["digits"], URSL, schedule("paper"), 0)
+    for change in ("schedule.share=0.01", "schedule.max_updates=3"):
+        with pytest.raises(SpecError, match="paper stands for another schedule"):
+            override(spec, [change])
+    assert override(spec, ["schedule.share=0.01", "schedule.name=brief"]).schedule.name == "brief"
+    with pytest.raises(SpecError):
+        override(RunSpec(EXPERIMENTS["digits"], URSL, schedule("smoke"), 0), ["schedule.name=paper"])
+
+
 # ----- choices
 
 

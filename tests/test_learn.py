@@ -539,6 +539,8 @@ def test_features_may_be_centred_on_the_mean_of_the_classes_means():
     means = torch.stack([raw[data.labels == c].mean(0) for c in (0, 3, 5)])
     torch.testing.assert_close(head.centre, means.mean(0), atol=1e-5, rtol=1e-4)
     assert not torch.allclose(head.centre, raw.mean(0), atol=1e-4)
+    without, _ = fit(HeadConfig("ridge", copies=2, centre="classes"), data, [3, 0, 7, 5])
+    torch.testing.assert_close(without.centre, head.centre)  # a class without a row has no mean
 
 
 def test_the_scale_is_the_one_that_suits_rows_the_ridge_has_not_seen():

@@ -68,14 +68,21 @@ def test_a_study_judges_each_recipe_on_validation_rows():
     assert [variant.changes for variant in found] == [(), ("tau=.5",)]
     assert found[0].loss != found[1].loss
     for variant in found:
-        assert 0 <= variant.shots["5"] <= 100
+        assert variant.shots == {"25": None, "5": None}  # three labels a class
         assert variant.updates == 1  # 512 rows, batches of 512
 
 
 def test_a_wrong_recipe_is_refused_before_the_first_is_trained():
     spec = make_spec(experiment("digits"), configuration("ursl"), SMOKE, 0)
-    with pytest.raises(SpecError, match="temperatur"):
-        study_references(spec, [[], ["temperatur=1"]], epochs=1, device="cpu")
+    for change in ("temperatur=1", "epochs_first=3", "pretrained=true"):
+        with pytest.raises(SpecError, match=change.partition("=")[0]):
+            study_references(spec, [[], [change]], epochs=1, device="cpu")
+
+
+def test_shots_are_those_there_are():
+    scenario = replace(experiment("digits"), labels_per_class=6)
+    (found,) = study_references(make_spec(scenario, configuration("ursl"), SMOKE, 0), [[]], epochs=1, device="cpu")
+    assert found.shots["25"] is None and 0 <= found.shots["5"] <= 100
 
 
 def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(tmp_path):
@@ -84,12 +91,21 @@ def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(
         spec = make_spec(chosen, configuration("ursl"), SMOKE, 0)
         record = run(spec, Options(tmp_path, device="cpu"))
         if chosen is scenario:
-            found = study_heads(tmp_path / spec.id, [["memory=before"], ["penalty=1e6"], ["pseudo=self"]], device="cpu")
-            assert [variant.changes[0] for variant in found] == ["memory=before", "penalty=1e6", "pseudo=self"]
+            found = study_heads(tmp_path / spec.id, [["copies=0"], ["penalty=1e6"], ["reference=.5"]], device="cpu")
+            assert [variant.changes[0] for variant in found] == ["copies=0", "penalty=1e6", "reference=.5"]
             assert record.evaluated_on == "validation" and all(0 <= variant.final <= 100 for variant in found)
         else:
             with pytest.raises(SpecError, match="--validation"):
                 study_heads(tmp_path / spec.id, [[]], device="cpu")
+
+
+def test_heads_that_a_run_has_no_means_for_are_refused(tmp_path):
+    scenario = replace(experiment("digits"), validation_share=0.1)
+    spec = make_spec(scenario, configuration("labels-only"), SMOKE, 0)
+    run(spec, Options(tmp_path, device="cpu"))
+    for change in ("reference=.5", "pseudo=gate", "memory=before"):
+        with pytest.raises(SpecError, match=change.partition("=")[0]):
+            study_heads(tmp_path / spec.id, [[], [change]], device="cpu")
 
 
 def test_kornia_is_measured_where_it_is_installed_and_on_a_cpu(monkeypatch):

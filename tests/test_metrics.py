@@ -18,10 +18,6 @@ def scored(seed: int, m: int = 400, values: int = 30) -> tuple[Tensor, Tensor]:
     return scores.float() / values, positive
 
 
-def test_average_accuracy_weighs_steps_by_their_test_rows() -> None:
-    assert metrics.average_accuracy(MATRIX, (1, 1, 2)) == pytest.approx((75 + 60 + 2 * 50) / 4)
-
-
 def test_forgetting_counts_from_the_best_an_old_step_ever_was() -> None:
     assert metrics.forgetting(MATRIX) == pytest.approx(((90 - 75) + (80 - 60)) / 2)
     assert metrics.forgetting(((50.0,), (60.0, 0.0), (55.0, 0.0, 0.0))) == pytest.approx(2.5)
@@ -44,7 +40,6 @@ def test_one_step_leaves_the_measures_of_change_undefined() -> None:
     assert metrics.forgetting(((90.0,),)) is None
     assert metrics.backward_transfer(((90.0,),)) is None
     assert metrics.average_of_steps((90.0,)) is None
-    assert metrics.average_accuracy((), ()) is None
 
 
 @pytest.mark.parametrize("seed", range(5))

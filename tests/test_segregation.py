@@ -8,11 +8,11 @@ from torch import Tensor
 
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
+from osscl.learn.balance import class_sums
 from osscl.methods.segregation import (
     Gate,
     GateConfig,
     Look,
-    class_sums,
     cosines,
     leave_one_out_scores,
     open_gate,

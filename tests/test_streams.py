@@ -364,6 +364,11 @@ def test_the_largest_class_is_not_always_the_same():
     assert len(largest) > 1
 
 
+def test_a_row_cap_leaves_every_step_a_row_to_take_accuracy_on():
+    with pytest.raises(SpecError, match="row_cap=1 "):
+        stream_of(row_cap=1)
+
+
 def test_a_row_cap_bounds_u_t_and_the_held_out_rows_and_nothing_else():
     full, capped = stream_of(), stream_of(row_cap=12)
     for t in range(3):

@@ -374,7 +374,7 @@ def test_a_search_from_a_file_ends_in_a_file(typed, tmp_path):
         (["--search", "learner.lambda=[1]"], "unknown field"),
         (["--space", "mine"], "unknown space 'mine'; allowed: paper"),
         (["--method", "co2l"], "nothing to search"),
-        (["--method", "co2l", "--space", "paper"], "unknown field 'gate"),
+        (["--method", "gd", "--space", "paper"], "unknown field 'learner"),
         (["--validation", "0"], "test rows choose nothing"),
         (["--trials", "0"], "--trials"),
         (["--device", "tpu"], "tpu"),

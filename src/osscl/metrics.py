@@ -10,21 +10,20 @@ from torch import Tensor
 AccuracyMatrix = Sequence[Sequence[float]]  # [t][k]: % on step k's classes after learning step t, k <= t
 
 
-def average_accuracy(matrix: AccuracyMatrix, sizes: Sequence[int]) -> float | None:
-    """Accuracy over all test rows after the last step; sizes[k] is the number of test rows of step k."""
-    return fmean(matrix[-1], weights=sizes) if matrix else None
-
-
 def average_of_steps(overall: Sequence[float]) -> float | None:
     """Mean over t of the overall accuracy after step t."""
     return fmean(overall) if len(overall) > 1 else None
 
 
-def forgetting(matrix: AccuracyMatrix) -> float | None:
-    """Mean over the old steps k of the best accuracy k ever had before the last step, less the one it has after it."""
+def drops(matrix: AccuracyMatrix) -> list[float]:
+    """Of each old step k: the best accuracy it ever had before the last step, less the one it has after it."""
     last = len(matrix) - 1
-    drops = [max(matrix[t][k] for t in range(k, last)) - matrix[last][k] for k in range(last)]
-    return fmean(drops) if drops else None
+    return [max(matrix[t][k] for t in range(k, last)) - matrix[last][k] for k in range(last)]
+
+
+def forgetting(matrix: AccuracyMatrix) -> float | None:
+    """Mean of the drops."""
+    return fmean(lost) if (lost := drops(matrix)) else None
 
 
 def backward_transfer(matrix: AccuracyMatrix) -> float | None:

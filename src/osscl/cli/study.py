@@ -35,7 +35,9 @@ def study(
         raise UserError(f"{out} exists; nothing is overwritten, give another file")
     spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
     found = study_references(spec, changes_of(variant), epochs, data, device)
-    protocol = f"{name}, {epochs} epochs on U_1, seed {seed}"
+    protocol = (
+        f"{name}, {epochs} epochs on U_1 (schedule {schedule}: {found[0].updates} updates as in ursl), seed {seed}"
+    )
     caption = f"{protocol}; n-shot: nearest class mean in % over all classes, validation rows"
     columns = ("reference", "last loss", "25-shot", "5-shot", "AUROC, t=1", "seconds")
     table = Table(*columns, box=box.SIMPLE_HEAD, caption=caption)
@@ -45,7 +47,7 @@ def study(
         table.add_row(words, number(row.loss, 3), *shots, number(row.auroc, 3), number(row.seconds, 0))
     Console().print(table)
     if out is not None:
-        kept = {"experiment": name, "epochs": epochs, "seed": seed, "variants": plain(found)}
+        kept = {"experiment": name, "epochs": epochs, "schedule": schedule, "seed": seed, "variants": plain(found)}
         write_text(out, json.dumps(kept, indent=1) + "\n")
 
 

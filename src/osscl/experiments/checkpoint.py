@@ -60,7 +60,6 @@ class Position:
     accuracy: list[tuple[float, ...]] = field(default_factory=list)
     overall: list[float] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
-    seconds: float = 0.0
     sessions: int = 1
 
 
@@ -101,7 +100,7 @@ class Saver:
         steps = [from_plain(StepRecord, step) for step in saved["steps"]]
         return Position(
             saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
-            saved["seconds"], saved["sessions"] + 1,
+            saved["sessions"] + 1,
         )  # fmt: skip
 
     def seconds(self) -> float:

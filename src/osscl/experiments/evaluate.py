@@ -20,16 +20,16 @@ def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...],
     by_step, truths, predictions = [], [], []
     for k in range(t + 1):
         rows = stream.evaluation(k)
-        logits = method.predict(rows.images) if len(rows) else torch.empty(0, 1)
+        logits = method.predict(rows.images)
         if not bool(logits.isfinite().all()):
             raise Diverged(f"training diverged at step {t + 1}: predictions are not finite; try a lower rate")
         predicted = logits.argmax(1).cpu()
         truth = torch.tensor([columns[c] for c in rows.labels.tolist()], dtype=torch.long)
-        by_step.append(100 * float((predicted == truth).float().mean()) if len(rows) else 0.0)
+        by_step.append(100 * float((predicted == truth).float().mean()))
         truths.append(truth)
         predictions.append(predicted)
     truth, predicted = torch.cat(truths), torch.cat(predictions)
-    overall = 100 * float((predicted == truth).float().mean()) if len(truth) else 0.0
+    overall = 100 * float((predicted == truth).float().mean())
     return tuple(by_step), overall, truth, predicted
 
 

@@ -158,7 +158,7 @@ def class_of(spec: RunSpec, method: type | None) -> Any:
 
 
 def load_banks(spec: RunSpec, data: Path | None, device: torch.device) -> Mapping[str, ImageBank]:
-    """The sets that a scenario names, on the run's device; peripheral ones only where they are drawn from."""
+    """The sets that a scenario names, on the run's device."""
     names = (spec.scenario.main, *spec.scenario.peripheral)
     return {name: load_bank(name, data_dir(data), cache_dir()).to(device) for name in names}
 

@@ -47,8 +47,11 @@ def on_small_net(config: Any) -> Any:
     """`config` with the small network in place of each of its own, for schedules that only try the plumbing."""
     if hasattr(config, "backbone"):
         return replace(config, backbone="small")
-    small = EncoderConfig("small", dim=64)
-    return replace(config, reference=replace(config.reference, net=small), learner=replace(config.learner, net=small))
+    reference, learner = (
+        replace(part, net=replace(part.net, backbone="small", hidden=None, dim=64))
+        for part in (config.reference, config.learner)
+    )
+    return replace(config, reference=reference, learner=learner)
 
 
 def demo_sized(config: Any) -> Any:
@@ -65,7 +68,8 @@ def demo_sized(config: Any) -> Any:
         config.learner, net=small.net, epochs=small.epochs, min_updates=small.min_updates, batch=small.batch,
         optimiser=small.optimiser,
     )  # fmt: skip
-    changes: dict[str, Any] = {"reference": reference, "learner": learner, "head": DEMO_URSL.head}
+    head = replace(DEMO_URSL.head, solver=config.head.solver)
+    changes: dict[str, Any] = {"reference": reference, "learner": learner, "head": head}
     if isinstance(config, UrslConfig):
         changes["gate"] = replace(config.gate, eta=DEMO_URSL.gate.eta, spread=DEMO_URSL.gate.spread)
     return replace(config, **changes)

@@ -9,7 +9,7 @@ from osscl.errors import SpecError, unknown
 from osscl.experiments.sizes import demo_sized, on_small_net, sized
 from osscl.frozen import added_later, content_id, from_plain, plain, require
 from osscl.methods import CONFIGURATIONS, METHOD_TYPES
-from osscl.methods.method import PAPER, SCHEDULES, Schedule
+from osscl.methods.method import PAPER, SCHEDULES, SHORT, Schedule
 from osscl.stream.scenario import ScenarioSpec
 
 
@@ -36,6 +36,8 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
+        if any(self.schedule.name == known.name and self.schedule != known for known in (PAPER, SHORT)):
+            raise SpecError(f"schedule.name={self.schedule.name} stands for another schedule; name this one otherwise")
 
     @property
     def id(self) -> str:

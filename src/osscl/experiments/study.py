@@ -35,7 +35,8 @@ class Variant:
 
     changes: tuple[str, ...]  # to the reference's config
     loss: float  # of the last update
-    shots: dict[str, float]  # n-shot nearest-class-mean accuracy in % over all classes, on validation rows
+    # n-shot nearest-class-mean accuracy in % over all classes, on validation rows; None where a class has fewer labels
+    shots: dict[str, float | None]
     auroc: float | None  # of the gate at the first step, classes met against the rest
     seconds: float
     updates: int
@@ -47,6 +48,9 @@ def study_references(
     """Train each variant on U_1 alone for `epochs` epochs. Every choice made by this is made on validation rows."""
     if not spec.scenario.related and not spec.scenario.unrelated:
         raise SpecError("there is no U_1 to study: this experiment has no unlabelled images")
+    for change in (change for variant in variants for change in variant):
+        if change.partition("=")[0].strip() in ("pretrained", "epochs_first", "epochs_later"):
+            raise SpecError(f"a study trains on U_1 for as many epochs as it is told: leave out {change}")
     where = pick_device(device)
     prepare(where)
     if not spec.scenario.validation_share:
@@ -80,12 +84,15 @@ def _study(
     )  # fmt: skip
 
 
-def n_shot(encoder: Encoder, stream: Stream) -> dict[str, float]:
+def n_shot(encoder: Encoder, stream: Stream) -> dict[str, float | None]:
     """Nearest class mean of the first n labels of every class, met or not: a diagnosis, not a method."""
     known = concat(*(stream.step(t).labeled for t in range(len(stream))))
     asked = concat(*(stream.evaluation(t) for t in range(len(stream))))
     features, tests = (F.normalize(in_chunks(encoder.features, rows.images), dim=1) for rows in (known, asked))
-    return {str(n): 100 * nearest_mean_accuracy(features, known, tests, asked, n) for n in SHOTS}
+    fewest = int(known.labels.unique(return_counts=True)[1].min())
+    return {
+        str(n): 100 * nearest_mean_accuracy(features, known, tests, asked, n) if n <= fewest else None for n in SHOTS
+    }
 
 
 def nearest_mean_accuracy(features: Tensor, known: Labeled, tests: Tensor, asked: Labeled, n: int) -> float:
@@ -118,6 +125,12 @@ def study_heads(
     assert isinstance(agent, Ursl)
     step = stream.step(len(stream) - 1)
     found = agent.segregate(step)
+    for change in (change for variant in variants for change in variant):
+        field = change.partition("=")[0].strip()
+        if field == "memory":
+            raise SpecError("the memory is as updated after the last step here: leave out head.memory")
+        if found is None and field in ("reference", "pseudo"):
+            raise SpecError(f"{field} needs a reference network, and this run has none")
     results = []
     for changes in variants:
         agent.config = replace(spec.method, head=override(spec.method.head, changes))

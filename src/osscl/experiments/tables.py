@@ -8,7 +8,7 @@ from osscl.errors import unknown
 from osscl.experiments import ablations, published, search
 from osscl.experiments.cells import Cell, Table
 
-OURS = "URSL's cells run ursl: the paper's algorithm, optimisers and head of our choice (T8); ursl-plus is our own"
+OURS = "URSL's cells run ursl: the paper's algorithm; optimisers, projector and head are ours (T8), and so is ursl-plus"
 
 
 def _noted(table: Table) -> Table:

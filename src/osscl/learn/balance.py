@@ -17,6 +17,11 @@ def class_weights(columns: Tensor, k: int, *, smoothing: float = 0.0, most: floa
     return weights if most is None else weights.clamp(max=most)
 
 
+def class_sums(rows: Tensor, columns: Tensor, k: int) -> Tensor:
+    """Sum of the rows of each class, (k, d)."""
+    return F.one_hot(columns, k).T.to(rows.dtype) @ rows  # index_add_ would not be reproducible on a GPU
+
+
 def rank_in_class(columns: Tensor, k: int) -> Tensor:
     """0, 1, 2, ... along the rows of each class, (n,)."""
     return (F.one_hot(columns, k).cumsum(0) - 1).gather(1, columns[:, None]).squeeze(1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled, columns_of
 from osscl.frozen import added_later, require, require_choices
-from osscl.learn.balance import rank_in_class
+from osscl.learn.balance import class_sums, rank_in_class
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
@@ -105,19 +105,20 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     copies = config.copies if fit.max_updates is None else min(config.copies, fit.max_updates)
     features = torch.cat([in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))])
     targets = fit.targets().repeat(copies + 1)
-    centre = features.mean(0) if config.centre == "rows" else _class_means(features, targets, len(fit.classes)).mean(0)
+    centre = features.mean(0) if config.centre == "rows" else _middle(features, targets, len(fit.classes))
     x = F.normalize(features - centre, dim=1).double()
-    weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, _mass(config, len(fit.data), x))
+    mass = _mass(config, len(fit.data), x)
+    weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, mass)
     # Which images stand apart for the temperature: every second one of each class.
     apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
-    scale = fit.scale or calibration(x, targets, apart, len(fit.classes), config.penalty)
+    scale = fit.scale or calibration(x, targets, apart, len(fit.classes), config.penalty, mass)
     return Head((scale * weight).float(), (scale * bias).float(), centre, scale)
 
 
-def _class_means(features: Tensor, targets: Tensor, k: int) -> Tensor:
-    """(k, width); of a class without a row, zeros."""
-    counts = torch.bincount(targets, minlength=k).clamp(min=1).unsqueeze(1)
-    return features.new_zeros(k, features.shape[1]).index_add_(0, targets, features) / counts
+def _middle(features: Tensor, targets: Tensor, k: int) -> Tensor:
+    """The mean of the means of the classes that have a row, (width,)."""
+    counts = torch.bincount(targets, minlength=k)
+    return (class_sums(features, targets, k) / counts.clamp(min=1)[:, None])[counts > 0].mean(0)
 
 
 def _mass(config: HeadConfig, n: int, x: Tensor) -> Tensor | None:
@@ -150,12 +151,12 @@ def weighted_ridge(
     return solution.T.contiguous(), y_mean - x_mean @ solution
 
 
-def calibration(x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: float) -> float:
+def calibration(x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: float, mass: Tensor | None = None) -> float:
     """The factor that makes a ridge's outputs logits: fitted without the rows `apart`, it suits those rows best."""
     kept, held = (~apart).nonzero().squeeze(1), apart.nonzero().squeeze(1)
     if not len(held) or not len(kept):
         return SCALES[0]
-    weight, bias = weighted_ridge(x[kept], targets[kept], k, penalty)
+    weight, bias = weighted_ridge(x[kept], targets[kept], k, penalty, None if mass is None else mass[kept])
     outputs = x[held] @ weight.T + bias
     losses = torch.stack([F.cross_entropy(scale * outputs, targets[held]) for scale in SCALES])
     return SCALES[int(losses.argmin())]

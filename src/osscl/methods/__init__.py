@@ -23,7 +23,8 @@ METHOD_TYPES: dict[str, type] = {  # how a config's type is written in a file
     "ursl": UrslConfig, "co2l": Co2lConfig, "gd": GdConfig, "dm": DmConfig, "gem": GemConfig, "icarl": IcarlConfig,
 }  # fmt: skip
 
-# The paper's table of hyperparameters. It names a minimum rate but no schedule; Co2L, its ancestor, has a cosine.
+# The paper's table of hyperparameters. It names a minimum rate but neither schedule nor decay; Co2L, its ancestor,
+# has a cosine and this decay.
 AS_PRINTED_OPTIMISER = OptimiserConfig("adam", rate=1e-2, min_rate=1e-4, decay=1e-4, rate_per="epoch")
 AS_PRINTED = UrslConfig(
     reference=ReferenceConfig(optimiser=AS_PRINTED_OPTIMISER),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled, concat
+from osscl.errors import SpecError
 from osscl.frozen import require, require_choices
 from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
@@ -27,7 +28,7 @@ from osscl.vision.encoder import in_chunks
 class Co2lConfig:
     """Co2L and its variants."""
 
-    learner: LearnerConfig = field(default_factory=LearnerConfig)  # lam weighs co2l-j's NT-Xent
+    learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(lam=0.0))  # lam weighs co2l-j's NT-Xent
     unlabeled: Literal["none", "joint", "pretrain"] = "none"
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)  # co2l-p: how U_1 is learned
     head: HeadConfig = field(default_factory=HeadConfig)
@@ -36,6 +37,12 @@ class Co2lConfig:
         require_choices(self)
         require(self.head.pseudo == "none", self.head, "pseudo", "none: Co2L has no gate")
         require(self.head.reference == 0, self.head, "reference", "0: Co2L has no reference")
+        require(not self.reference.pretrained, self.reference, "pretrained", "false: co2l-p learns from U_1")
+        if self.unlabeled == "pretrain" and self.learner.net != self.reference.net:
+            raise SpecError("unlabeled=pretrain needs learner.net and reference.net of one shape")
+        if self.unlabeled != "joint":
+            require(self.learner.lam == 0, self.learner, "lam", "0 without unlabeled=joint")
+            require(self.learner.past_on == "pool", self.learner, "past_on", "pool without unlabeled=joint")
         require(self.learner.start == "random", self.learner, "start", "random; unlabeled=pretrain starts from U_1")
 
     @property

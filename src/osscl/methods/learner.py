@@ -27,7 +27,8 @@ class LearnerConfig:
     """The learner network and its three losses (Eq. 7)."""
 
     net: EncoderConfig = field(default_factory=EncoderConfig)
-    # Its weights at t = 1: of its own (the paper), or a copy of the reference's; or such a copy at every step.
+    # Its weights at t = 1: of its own (the paper), or a copy of the reference's where U_1 is not empty; or such a copy
+    # at every step.
     start: Literal["random", "reference", "reference_each_step"] = "random"
     sup: float = 1.0  # weight of L_sup
     gamma: float = 0.2  # weight of L_TD
@@ -64,8 +65,13 @@ class LearnerConfig:
         require(self.min_updates >= 0, self, "min_updates", "0 or more")
         for name in ("max_updates_per_epoch", "base_temperature"):
             require(getattr(self, name) is None or getattr(self, name) > 0, self, name, "positive, or null")
-        limit = self.max_updates_per_epoch
-        require(limit is None or limit > 0, self, "max_updates_per_epoch", "positive")
+        merged = self.merge == 0 or self.start != "reference_each_step"
+        require(merged, self, "merge", "0 with start=reference_each_step: it does not begin as its past")
+
+    @property
+    def guided(self) -> bool:
+        """Whether a second batch is of use once there is a past."""
+        return self.lam > 0 or (self.past_on == "both" and self.gamma > 0)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled, columns_of
 from osscl.frozen import require, require_choices
+from osscl.learn.balance import class_sums
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, in_chunks
@@ -54,11 +55,6 @@ class Gate:
 def cosines(z: Tensor, prototypes: Tensor) -> Tensor:
     """Of unit rows to prototypes, (n, k); a class without a labelled image has none, and nothing is near it."""
     return (z @ prototypes.T).masked_fill(prototypes.norm(dim=1) == 0, -2.0)
-
-
-def class_sums(z: Tensor, columns: Tensor, k: int) -> Tensor:
-    """Sum of the rows of each class, (k, d)."""
-    return F.one_hot(columns, k).T.to(z.dtype) @ z  # index_add_ would not be reproducible on a GPU
 
 
 def prototypes(z: Tensor, columns: Tensor, k: int) -> Tensor:

@@ -33,6 +33,8 @@ class UrslConfig:
             raise SpecError(
                 f"learner.start={self.learner.start} needs learner.net and reference.net to be of one shape"
             )
+        if self.reference.pretrained and not self.needs_reference:
+            raise SpecError("reference.pretrained=true needs a part that uses the reference")
         if self.memory.policy != "random" and self.memory.confidence == "prototype_cosine" and not self.needs_reference:
             raise SpecError(f"memory.policy={self.memory.policy} by prototype_cosine needs a reference network")
         ranks = self.memory.policy != "random"
@@ -42,8 +44,8 @@ class UrslConfig:
     @property
     def needs_reference(self) -> bool:
         """Whether the agent looks at unlabelled images at all."""
-        guided = self.learner.lam > 0 or self.learner.past_on == "both"
-        return guided or self.gate.pseudo != "none" or self.learner.start != "random" or self.head.reference > 0
+        heads = self.head.reference > 0 or self.head.pseudo != "none"
+        return self.learner.guided or self.gate.pseudo != "none" or self.learner.start != "random" or heads
 
     @property
     def wants_whole_pool(self) -> bool:
@@ -132,12 +134,13 @@ class Ursl:
         return confident
 
     def _note(self, gate: Gate, z: Tensor) -> None:
+        pool = self.setting.whole_pool if self.config.reference.pretrained else None
         self.notes |= {
             "labeled_score_mean": float(gate.labeled_scores.mean()),
             "labeled_score_std": float(gate.labeled_scores.std(correction=0)),
             # A collapsed reference maps everything to one point: mean cosine 1.
             "reference_mean_cosine": float(z.mean(0).square().sum()) if len(z) else 0.0,
-            "reference_batch": min(self.config.reference.batch, len(z)),
+            "reference_batch": min(self.config.reference.batch, len(z) if pool is None else len(pool)),
         }
 
     def _lesson(self, step: Step, found: Segregated | None) -> Lesson:
@@ -149,7 +152,7 @@ class Ursl:
         anchors = torch.isin(pool.labels, torch.tensor(pulled, device=pool.labels.device))
         if self.config.gate.pseudo == "all_but_no_anchor":
             anchors[len(pool) - sizes[2] :] = False
-        guided = self.config.learner.lam > 0 or self.config.learner.past_on == "both"
+        guided = self.config.learner.lam > 0 or (self.config.learner.guided and step.index > 0)
         if found is None or self.reference is None or not guided:
             return Lesson(pool, sizes, anchors)
         guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))

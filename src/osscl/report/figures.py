@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from osscl.experiments.record import RunRecord
+from osscl.metrics import drops
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.formats import TableSection
 from osscl.report.plots import Figure, Key, axis, curve, mean_and_range, plot, rounded, shown, step_axis
@@ -57,12 +57,6 @@ def _paper_mark(steps: int, mean: float, std: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def drops(run: RunRecord) -> list[float]:
-    """For the classes of each step but the last: points lost from their best to the end."""
-    last = len(run.accuracy) - 1
-    return [max(run.accuracy[t][k] for t in range(k, last)) - run.accuracy[last][k] for k in range(last)]
-
-
 def forgetting_curves(chapter: Chapter) -> Figure | None:
     """Which classes were forgotten, and how much; None where there was one step and nothing to forget."""
     old = len(chapter.first.accuracy) - 1
@@ -70,10 +64,10 @@ def forgetting_curves(chapter: Chapter) -> Figure | None:
         return None
     data: list[dict[str, Any]] = []
     for key, entry in zip(keys_of(chapter), chapter.entries, strict=True):
-        losses = [drops(run) for run in entry.runs]
+        losses = [drops(run.accuracy) for run in entry.runs]
         data += curve(key, range(1, old + 1), losses, "classes of step %{x}: %{y:.1f} points")
     columns = ("classes of step", *(entry.label for entry in chapter.entries))
-    lost = [[drops(run) for run in entry.runs] for entry in chapter.entries]
+    lost = [[drops(run.accuracy) for run in entry.runs] for entry in chapter.entries]
     rows = [(str(k + 1), *(mean_and_range([run[k] for run in runs]) for runs in lost)) for k in range(old)]
     rows.append(("mean", *(mean_and_range([run.forgetting for run in entry.runs]) for entry in chapter.entries)))
     return Figure(

@@ -40,7 +40,10 @@ def capped(stream: Stream, row_cap: int | None) -> Stream:
         replace(rows, sources=rows.sources[:row_cap], unlabeled=rows.unlabeled[:row_cap]) for rows in stream.steps
     )
     order = torch.randperm(len(stream.held_out), generator=seeded(stream.seed, "cap"))
-    return replace(stream, steps=steps, held_out=stream.held_out[order[:row_cap]].sort().values)
+    fewer = replace(stream, steps=steps, held_out=stream.held_out[order[:row_cap]].sort().values)
+    if not all(len(fewer.evaluation(t)) for t in range(len(fewer))):
+        raise SpecError(f"row_cap={row_cap} leaves a step without a row to take accuracy on: raise it")
+    return fewer
 
 
 def split_rows(
