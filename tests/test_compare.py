@@ -162,6 +162,12 @@ def test_names_folders_and_files_are_compared(typed, results):
     assert code == 0 and "+1.00" in shown and "(n=1)" in shown
 
 
+def test_a_name_is_what_it_stands_for_now(typed):
+    earlier = Path(__file__).parents[1] / "results" / "earlier"
+    code, _, error = typed("compare", "ursl", "ursl-plus", "--results", earlier)
+    assert code == 2 and "no records of 'ursl'" in error and "ursl*" in error
+
+
 def test_settings_are_headings_and_rows_are_sorted_and_whole_at_80_columns(typed, results, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     other = replace(BASE.spec.method, learner=replace(BASE.spec.method.learner, lam=0.9))

@@ -120,8 +120,18 @@ def records_of(side: str, results: Path) -> "list[RunRecord]":
         if not records:
             raise UserError(f"no records in {folder}")
         return records
-    found = [record for record in records if record.configuration == side]
+    named = [(name_of(record), record) for record in records]
+    found = [record for name, record in named if name == side]
     if not found:
-        there = sorted({record.configuration for record in records})
-        raise UserError(f"no records of {side!r} in {folder}; there are: {', '.join(there) or 'none'}")
+        what = "no such file, and no records" if path.suffix == ".json" else "no records"
+        there = ", ".join(sorted({name for name, _ in named})) or "none"
+        raise UserError(f"{what} of {side!r} in {folder}; there are: {there}")
     return found
+
+
+def name_of(record: "RunRecord") -> str:
+    """The configuration that its record names, unless that name stands for other fields by now."""
+    from osscl.experiments.spec import name_of as current
+    from osscl.methods import CONFIGURATIONS
+
+    return current(record.spec) if record.configuration in CONFIGURATIONS else record.configuration

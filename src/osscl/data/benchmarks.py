@@ -185,13 +185,13 @@ def dataset(name: str) -> DatasetSpec:
     return DATASETS[name]
 
 
-def load_bank(name: str, data_dir: Path, cache_dir: Path | None = None) -> ImageBank:
+def load_bank(name: str, data_dir: Path | str, cache_dir: Path | None = None) -> ImageBank:
     """A data set as tensors on the CPU; with a cache folder, its files are decoded once and mapped from then on."""
     spec = dataset(name)
     if spec.layout is None:
         made = in_canonical_order(EMBEDDED[name]())
         return as_bank(name, made, content_hash(made))
-    folder = data_dir / spec.layout
+    folder = Path(data_dir) / spec.layout
     if not folder.is_dir():
         raise DataError(
             f"{name} is not here: looked for the folder {spec.layout} in {data_dir}; "

@@ -51,6 +51,10 @@ class Options:
     share_references: bool = True
     watcher: Watcher = field(default_factory=Unwatched)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "out", Path(self.out))  # from Python, a string will do
+        object.__setattr__(self, "data", None if self.data is None else Path(self.data))
+
 
 @dataclass
 class Position:
