@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test complete wheel clean
+.PHONY: demo test types complete wheel clean
 
 demo: .venv/installed
 	$(BIN)/osscl demo
@@ -11,6 +11,9 @@ test: .venv/tested
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
+
+types: .venv/tested
+	$(BIN)/mypy
 
 # Everything that is optional; with it and OSSCL_ALL_TESTS=1 no test is skipped but those that need a GPU.
 complete: .venv/complete

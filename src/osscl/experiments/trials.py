@@ -56,7 +56,7 @@ def _address(file: Path) -> str:
     """Of a database in a file, whatever characters its path has."""
     from sqlalchemy.engine import URL
 
-    return URL.create("sqlite", database=str(file)).render_as_string()
+    return str(URL.create("sqlite", database=str(file)).render_as_string())
 
 
 def open_study(search: Search) -> Any:
