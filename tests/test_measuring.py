@@ -1,5 +1,6 @@
 """The tools that measure: bench, what it is held against, and the study of reference recipes. No test of speed."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -97,6 +98,16 @@ def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(
         else:
             with pytest.raises(SpecError, match="--validation"):
                 study_heads(tmp_path / spec.id, [[]], device="cpu")
+
+
+def test_a_study_of_heads_is_kept_where_asked_and_overwrites_nothing(typed, tmp_path):
+    assert typed("run", "digits", "--validation", ".1", "--schedule", "smoke")[0] == 0
+    (folder,) = (tmp_path / "runs").glob("ursl-*")
+    assert typed("study-heads", folder, "--variant", "copies=0", "--out", "heads.json")[0] == 0
+    kept = json.loads((tmp_path / "heads.json").read_text())
+    assert kept["run"] == folder.name and [row["changes"] for row in kept["variants"]] == [[], ["copies=0"]]
+    code, _, error = typed("study-heads", folder, "--out", "heads.json")
+    assert code == 2 and "heads.json exists" in error
 
 
 def test_heads_that_a_run_has_no_means_for_are_refused(tmp_path):

@@ -17,22 +17,16 @@ def study(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table there too, as JSON.")] = None,
 ) -> None:  # fmt: skip
     """Train the reference on U_1 in several ways; n-shot accuracy and the gate's AUROC on validation rows."""
-    import json
-
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     from osscl.cli.show import number
-    from osscl.errors import UserError
     from osscl.experiments.spec import configuration, experiment, make_spec
     from osscl.experiments.spec import schedule as schedule_of
     from osscl.experiments.study import study_references
-    from osscl.frozen import plain
-    from osscl.stored import write_text
 
-    if out is not None and out.exists():
-        raise UserError(f"{out} exists; nothing is overwritten, give another file")
+    refuse_to_overwrite(out)
     spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
     found = study_references(spec, changes_of(variant), epochs, data, device)
     protocol = (
@@ -46,9 +40,7 @@ def study(
         shots = [number(row.shots[n]) for n in ("25", "5")]
         table.add_row(words, number(row.loss, 3), *shots, number(row.auroc, 3), number(row.seconds, 0))
     Console().print(table)
-    if out is not None:
-        kept = {"experiment": name, "epochs": epochs, "schedule": schedule, "seed": seed, "variants": plain(found)}
-        write_text(out, json.dumps(kept, indent=1) + "\n")
+    keep(out, {"experiment": name, "epochs": epochs, "schedule": schedule, "seed": seed}, found)
 
 
 def study_heads(
@@ -56,17 +48,38 @@ def study_heads(
     variant: Annotated[list[str] | None, typer.Option(metavar="A=B[,C=D]", help="Changes; may be repeated.")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table there too, as JSON.")] = None,
 ) -> None:
     """Fit the head of a trained agent in several ways; accuracy on validation rows."""
     from osscl.cli.show import console, number, table
     from osscl.experiments.study import study_heads
 
+    refuse_to_overwrite(out)
     found = study_heads(folder, changes_of(variant), data, device)
     shown = table("head", "final %", "seconds")
     for row in found:
         shown.add_row(", ".join(row.changes) or "as in the run", number(row.final), number(row.seconds, 1))
     console().print(shown)
     typer.echo(f"{folder.name}; validation rows; memory as updated after the last step")
+    keep(out, {"run": folder.name}, found)
+
+
+def refuse_to_overwrite(out: Path | None) -> None:
+    from osscl.errors import UserError
+
+    if out is not None and out.exists():
+        raise UserError(f"{out} exists; nothing is overwritten, give another file")
+
+
+def keep(out: Path | None, protocol: dict[str, object], variants: object) -> None:
+    """What was found, beside how it was found, where a file is asked for."""
+    import json
+
+    from osscl.frozen import plain
+    from osscl.stored import write_text
+
+    if out is not None:
+        write_text(out, json.dumps({**protocol, "variants": plain(variants)}, indent=1) + "\n")
 
 
 def changes_of(variants: list[str] | None) -> list[list[str]]:
