@@ -6,10 +6,9 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/osscl demo
 
-test: .venv/tested
+test: types
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
-	$(BIN)/mypy
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 types: .venv/tested

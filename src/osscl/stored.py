@@ -40,6 +40,12 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]
         return None
 
 
+def refuse_to_overwrite(file: Path | None) -> None:
+    """Asked before the work that would be written there."""
+    if file is not None and file.exists():
+        raise UserError(f"{file} exists; nothing is overwritten, give another file")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all; where it cannot be, that is the user's to know."""
     try:

@@ -29,15 +29,13 @@ def bench(
     from rich.table import Table
 
     from osscl.device import pick_device
-    from osscl.errors import UserError
     from osscl.experiments.bench import BenchSpec
     from osscl.experiments.bench import bench as measure
     from osscl.frozen import plain
     from osscl.methods import URSL
-    from osscl.stored import write_text
+    from osscl.stored import refuse_to_overwrite, write_text
 
-    if out is not None and out.exists():
-        raise UserError(f"{out} exists; nothing is overwritten, give another file")
+    refuse_to_overwrite(out)
     if methods:
         _methods(device, updates, repeats, backbone, out)
         return

@@ -37,11 +37,11 @@ def figure(
     from osscl.experiments.outcomes import outcome, seeds_told
     from osscl.experiments.tables import FIGURES, one_of
     from osscl.report import curves
+    from osscl.stored import refuse_to_overwrite
 
     ask.known_format(format)
     asked = ask.wanted(one_of(FIGURES, "figure", name), seeds, schedule, on)
-    if svg is not None and svg.exists():
-        raise UserError(f"{svg} exists; nothing is overwritten, give another file")
+    refuse_to_overwrite(svg)
     records = ask.records_in(results, out)
     if dry_run:
         show_plan(asked, records, out)

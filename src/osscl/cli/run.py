@@ -161,7 +161,7 @@ def stream(
     from osscl.device import pick_device
     from osscl.experiments.run import load_banks
     from osscl.experiments.spec import with_seed
-    from osscl.stored import write_text
+    from osscl.stored import refuse_to_overwrite, write_text
     from osscl.stream.build import build_stream
     from osscl.stream.manifest import rows_digest, to_manifest
 
@@ -170,8 +170,7 @@ def stream(
         "memory": memory, "regime": regime, "validation": validation,
     }  # fmt: skip
     spec = with_seed(spec_of(name, flags, "ursl", "paper", changes or [], None), seed)
-    if out is not None and out.exists():
-        raise UserError(f"{out} exists; nothing is overwritten, give another file")
+    refuse_to_overwrite(out)
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
     manifest = to_manifest(made)
     shown = table("step", "new classes", "labels", "unlabelled", "seen", "unseen", "foreign")

@@ -25,6 +25,7 @@ def study(
     from osscl.experiments.spec import configuration, experiment, make_spec
     from osscl.experiments.spec import schedule as schedule_of
     from osscl.experiments.study import study_references
+    from osscl.stored import refuse_to_overwrite
 
     refuse_to_overwrite(out)
     spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
@@ -53,6 +54,7 @@ def study_heads(
     """Fit the head of a trained agent in several ways; accuracy on validation rows."""
     from osscl.cli.show import console, number, table
     from osscl.experiments.study import study_heads
+    from osscl.stored import refuse_to_overwrite
 
     refuse_to_overwrite(out)
     found = study_heads(folder, changes_of(variant), data, device)
@@ -62,13 +64,6 @@ def study_heads(
     console().print(shown)
     typer.echo(f"{folder.name}; validation rows; memory as updated after the last step")
     keep(out, {"run": folder.name}, found)
-
-
-def refuse_to_overwrite(out: Path | None) -> None:
-    from osscl.errors import UserError
-
-    if out is not None and out.exists():
-        raise UserError(f"{out} exists; nothing is overwritten, give another file")
 
 
 def keep(out: Path | None, protocol: dict[str, object], variants: object) -> None:

@@ -192,9 +192,9 @@ def _gap(one: Tensor, other: Tensor) -> str:
 
 def _learn(agent: Method, stream: Stream, start: int = 0) -> list[StepReport]:
     reports = [agent.learn(stream.step(t)) for t in range(start, len(stream))]
-    strange = next((report for report in reports if not isinstance(report, StepReport)), None)
-    _claim("reports", all(isinstance(report, StepReport) for report in reports),
-           f"learn() returns {type(strange).__name__}; return a StepReport, it may be empty")  # fmt: skip
+    for report in reports:
+        otherwise = f"learn() returns {type(report).__name__}; return a StepReport, it may be empty"
+        _claim("reports", isinstance(report, StepReport), otherwise)
     return reports
 
 

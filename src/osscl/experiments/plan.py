@@ -31,9 +31,9 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
     problems: list[str] = []
     for folder in folders:
         found, damaged = read_records(folder)
-        ours = [r for r in found if isinstance(r.spec.method, Elsewhere) or r.spec.id == r.id]
-        problems += damaged + [f"{r.id} in {folder}: its id is not that of its spec" for r in found if r not in ours]
-        records = {record.id: record for record in ours} | records
+        strange = {r.id for r in found if not isinstance(r.spec.method, Elsewhere) and r.spec.id != r.id}
+        problems += damaged + [f"{id} in {folder}: its id is not that of its spec" for id in sorted(strange)]
+        records = {record.id: record for record in found if record.id not in strange} | records
     return records, list(dict.fromkeys(problems))
 
 

@@ -48,9 +48,9 @@ def study_references(
     """Train each variant on U_1 alone for `epochs` epochs. Every choice made by this is made on validation rows."""
     if not spec.scenario.related and not spec.scenario.unrelated:
         raise SpecError("there is no U_1 to study: this experiment has no unlabelled images")
-    for change in (change for variant in variants for change in variant):
-        if change.partition("=")[0].strip() in ("pretrained", "epochs_first", "epochs_later"):
-            raise SpecError(f"a study trains on U_1 for as many epochs as it is told: leave out {change}")
+    for field in changed_fields(variants):
+        if field in ("pretrained", "epochs_first", "epochs_later"):
+            raise SpecError(f"a study trains on U_1 for as many epochs as it is told: leave out {field}")
     where = pick_device(device)
     prepare(where)
     if not spec.scenario.validation_share:
@@ -82,6 +82,10 @@ def _study(
         tuple(changes), float(losses[0]), n_shot(reference.encoder, stream),
         metrics.auroc(scores.cpu(), stream.truth(0).seen), cost.seconds, cost.updates,
     )  # fmt: skip
+
+
+def changed_fields(variants: Sequence[Sequence[str]]) -> list[str]:
+    return [change.partition("=")[0].strip() for variant in variants for change in variant]
 
 
 def n_shot(encoder: Encoder, stream: Stream) -> dict[str, float | None]:
@@ -125,8 +129,7 @@ def study_heads(
     assert isinstance(agent, Ursl)
     step = stream.step(len(stream) - 1)
     found = agent.segregate(step)
-    for change in (change for variant in variants for change in variant):
-        field = change.partition("=")[0].strip()
+    for field in changed_fields(variants):
         if field == "memory":
             raise SpecError("the memory is as updated after the last step here: leave out head.memory")
         if found is None and field in ("reference", "pseudo"):

@@ -8,7 +8,6 @@ co2l-p  pre-trained by SimCLR on U_1; unlabelled images play no part after that.
 from dataclasses import dataclass, field
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled, concat
@@ -16,7 +15,7 @@ from osscl.errors import SpecError
 from osscl.frozen import require, require_choices
 from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
-from osscl.methods.learner import Learner, LearnerConfig, Lesson
+from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
 from osscl.methods.method import PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.stream.randomness import seeded
@@ -94,8 +93,7 @@ class Co2l:
 
     def _lesson(self, step: Step) -> Lesson:
         pool = concat(step.labeled, self.memory.labeled)
-        pulled = self.classes if self.config.learner.anchors == "all" else step.new_classes
-        anchors = torch.isin(pool.labels, torch.tensor(pulled, device=pool.labels.device))
+        anchors = anchor_rows(self.config.learner, pool.labels, self.classes, step.new_classes)
         sizes = len(step.labeled), len(self.memory.labeled), 0
         joint = self.config.unlabeled == "joint" and len(step.unlabeled) > 1
         return Lesson(pool, sizes, anchors, step.unlabeled if joint else None)

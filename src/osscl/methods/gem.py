@@ -65,9 +65,8 @@ def dual_weights(among: Tensor, with_new: Tensor, margin: float) -> Tensor:
     from scipy.optimize import nnls
 
     values, vectors = np.linalg.eigh(among.double().cpu().numpy() + RIDGE * np.eye(len(among)))
-    root = vectors * np.sqrt(
-        values.clip(min=RIDGE)
-    )  # rounding may leave gradients that are alike a value below the ridge
+    # Rounding may leave gradients that are alike a value below the ridge.
+    root = vectors * np.sqrt(values.clip(min=RIDGE))
     gram = root @ root.T
     linear = with_new.double().cpu().numpy() + gram @ np.full(len(among), margin)
     shifted, _ = nnls(root.T, np.linalg.solve(root, -linear))
@@ -83,8 +82,8 @@ class Statistics:
     def __init__(self, net: nn.Module, passes: int) -> None:
         self.norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
         self.running = [(norm.running_mean, norm.running_var, norm.num_batches_tracked) for norm in self.norms]
-        self.places = [[torch.zeros(2, norm.num_features) for norm in self.norms] for _ in range(passes)]
-        self.places = [[place.to(next(net.parameters()).device) for place in places] for places in self.places]
+        device = next(net.parameters()).device
+        self.places = [[torch.zeros(2, norm.num_features, device=device) for norm in self.norms] for _ in range(passes)]
         self.momentum = [norm.momentum for norm in self.norms]
 
     @contextmanager

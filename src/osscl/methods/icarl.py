@@ -13,6 +13,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.frozen import require
+from osscl.learn.balance import class_sums
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory, herded
 from osscl.learn.sampling import Shuffled, side_by_side
@@ -115,7 +116,7 @@ class Icarl:
         if set(kept.labels.tolist()) != set(self.classes):
             return self.means[:0]
         features, columns = self._features(kept.images), columns_of(kept.labels, self.classes)
-        return F.normalize(F.one_hot(columns, len(self.classes)).T.to(features.dtype) @ features, dim=1)
+        return F.normalize(class_sums(features, columns, len(self.classes)), dim=1)
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes met so far): the nearer to a class's mean, the higher; changes nothing."""

@@ -1,6 +1,6 @@
 """The learner network SL_t: from the labels, from its own past, and from a reference (Section 3.3)."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -83,6 +83,12 @@ class Lesson:
     anchors: Tensor  # (n,) bool: rows that L_sup pulls together with their class
     guide: Tensor | None = None  # images of the second batch of each update
     reference: Encoder | None = None  # teaches on the guide batch (L_KD); without it the batch is told apart (Eq. 1)
+
+
+def anchor_rows(config: LearnerConfig, labels: Tensor, met: Sequence[int], new: Sequence[int]) -> Tensor:
+    """Rows that L_sup pulls together with their class, (n,) bool; the paper: those of the new classes, y in O_t."""
+    pulled = met if config.anchors == "all" else new
+    return torch.isin(labels, torch.tensor(pulled, device=labels.device))
 
 
 class Learner:

@@ -9,7 +9,7 @@ from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
 from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory, MemoryConfig
-from osscl.methods.learner import Learner, LearnerConfig, Lesson
+from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
 from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.segregation import Gate, GateConfig, Look, open_gate
@@ -148,8 +148,7 @@ class Ursl:
         parts = [step.labeled, self.memory.labeled] + ([found.pseudo] if found is not None else [])
         pool = concat(*parts)
         sizes = len(step.labeled), len(self.memory.labeled), len(pool) - len(step.labeled) - len(self.memory.labeled)
-        pulled = self.classes if self.config.learner.anchors == "all" else step.new_classes  # the paper: y in O_t
-        anchors = torch.isin(pool.labels, torch.tensor(pulled, device=pool.labels.device))
+        anchors = anchor_rows(self.config.learner, pool.labels, self.classes, step.new_classes)
         if self.config.gate.pseudo == "all_but_no_anchor":
             anchors[len(pool) - sizes[2] :] = False
         guided = self.config.learner.lam > 0 or (self.config.learner.guided and step.index > 0)

@@ -63,11 +63,10 @@ def forgetting_curves(chapter: Chapter) -> Figure | None:
     if old < 1:
         return None
     data: list[dict[str, Any]] = []
-    for key, entry in zip(keys_of(chapter), chapter.entries, strict=True):
-        losses = [drops(run.accuracy) for run in entry.runs]
+    lost = [[drops(run.accuracy) for run in entry.runs] for entry in chapter.entries]
+    for key, losses in zip(keys_of(chapter), lost, strict=True):
         data += curve(key, range(1, old + 1), losses, "classes of step %{x}: %{y:.1f} points")
     columns = ("classes of step", *(entry.label for entry in chapter.entries))
-    lost = [[drops(run.accuracy) for run in entry.runs] for entry in chapter.entries]
     rows = [(str(k + 1), *(mean_and_range([run[k] for run in runs]) for runs in lost)) for k in range(old)]
     rows.append(("mean", *(mean_and_range([run.forgetting for run in entry.runs]) for entry in chapter.entries)))
     return Figure(

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from statistics import mean, pstdev
 
+from osscl.experiments.claims import TRIALS
 from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
-from osscl.methods.method import DEMO, SMOKE
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_words, setting_words
 
@@ -47,7 +47,7 @@ def paper_of(record: RunRecord) -> tuple[float, float] | None:
     """The paper's URSL beside a run of its family; None beside one that is not meant to reach it."""
     spec = record.spec
     capped = spec.schedule.max_updates is not None or spec.schedule.row_cap is not None
-    if spec.type != "ursl" or capped or spec.schedule.name in (SMOKE.name, DEMO.name):
+    if spec.type != "ursl" or capped or spec.schedule.name in TRIALS:
         return None
     return published(spec.scenario)
 
