@@ -14,6 +14,7 @@ from PIL import Image
 
 from osscl.cli import main
 from osscl.data import benchmarks
+from osscl.experiments.record import read_records
 from osscl.stored import read_state, write_state
 
 OSSCL = [sys.executable, "-m", "osscl"]
@@ -447,6 +448,15 @@ def test_a_damaged_checkpoint_is_kept_and_the_run_begins_again(osscl, tmp_path, 
     assert osscl(*command)[0] == 3
     assert "damaged checkpoint, kept as" in caplog.text
     assert checkpoint.with_suffix(".damaged").read_bytes() == b"damaged"
+
+
+def test_a_run_that_shared_its_device_once_says_so_whatever_came_after(osscl, tmp_path):
+    command = [*DIGITS, "--method", "labels-only"]
+    assert osscl(*command, "--shared-device", "--max-minutes", "0")[0] == 3
+    assert osscl(*command)[0] == 0
+    (record,), _ = read_records(tmp_path / "runs")
+    assert record.made_by.shared_device and record.made_by.sessions == 2
+    assert "—" in osscl("runs")[1]  # in place of its minutes
 
 
 def test_a_checkpoint_of_another_version_is_told_and_left_alone(refused, osscl, tmp_path):

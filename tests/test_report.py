@@ -198,6 +198,14 @@ def test_time_counts_a_cached_reference_as_it_cost(kept):
     assert bars["reference"][0] == bars["reference"][1] > 0
 
 
+def test_a_run_that_shared_its_device_has_no_bar(kept):
+    first, second = [record for record in kept if record.spec.scenario.main == "cifar10"]
+    shared = replace(second, made_by=replace(second.made_by, shared_device=True))
+    figure = time_by_phase(one_chapter(first, shared))
+    assert [len(trace["x"]) for trace in figure.plots[0]["data"]] == [1] * len(figure.keys)
+    assert time_by_phase(one_chapter(shared)) is None
+
+
 def test_plotly_accepts_every_figure(kept):
     go = pytest.importorskip("plotly.graph_objects")
     for figure in every_figure(kept):

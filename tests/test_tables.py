@@ -17,6 +17,7 @@ from osscl.experiments.stand_in import on_demo
 from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
 from osscl.methods.method import PAPER, SHORT, SMOKE
 from osscl.report import paper
+from osscl.report.tables import minutes
 
 ALL = {**TABLES, **FIGURES}
 NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
@@ -251,6 +252,16 @@ def test_fewer_minutes_are_better(one_record):
         timed = replace(cell, published=Published(published), measure="reference", small=False)
         found = outcome(timed, {timed.spec(PAPER, 0).id: record}, PAPER, [0])
         assert found.verdict.startswith(verdict)
+
+
+def test_a_run_that_shared_its_device_counts_for_accuracy_and_not_for_time(one_record):
+    cell, record = one_record
+    shared = replace(record, made_by=replace(record.made_by, shared_device=True))
+    cell = replace(cell, published=Published(1e9), small=False)
+    timed = replace(cell, measure="minutes")
+    records = {cell.spec(PAPER, 0).id: shared}
+    assert outcome(timed, records, PAPER, [0]).verdict == "not timed" and minutes(shared) is None
+    assert outcome(cell, records, PAPER, [0]).mean == record.final and minutes(record) > 0
 
 
 def test_minutes_are_those_of_the_phases(one_record):

@@ -20,6 +20,9 @@ Address = Annotated[
 GpuShare = Annotated[
     float | None, typer.Option(help="Ray: how much of a GPU one run holds; a whole one by default.", show_default=False)
 ]
+SharedDevice = Annotated[
+    bool, typer.Option("--shared-device", help="Other work goes on on the device: keep times out of the tables.")
+]
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write scalars to each run's folder.")]
 
 

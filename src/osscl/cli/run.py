@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.cli.engine import Address, EngineName, GpuShare, Track, announce, watch_for
+from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, Track, announce, watch_for
 from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
 from osscl.errors import SpecError, UserError
 
@@ -51,6 +51,7 @@ def run(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
     max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long.")] = None,
     share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
+    shared_device: SharedDevice = False,
     engine: EngineName = "local",
     address: Address = None,
     gpu_share: GpuShare = None,
@@ -78,7 +79,7 @@ def run(
         base = spec_of(name, flags, *named, changes or [], scenario)
         chosen = [manifest["seed"]] if manifest is not None else chosen
     specs = [with_seed(base, one) for one in chosen]
-    options = Options(out, data, device, max_minutes, share_references=share_references)
+    options = Options(out, data, device, max_minutes, share_references=share_references, shared_device=shared_device)
     where = Engine(engine, address, gpu_share)
     if dry_run:
         specs, _ = _with_stream(specs, manifest, options, where)
@@ -228,7 +229,7 @@ def runs(
     shown = table("run", "final %", "forgetting", "minutes")
     for record in records:
         name = f"{method_name(record)}, {record.spec.schedule.name}, seed {record.spec.seed}"
-        final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.training_seconds(record) / 60
+        final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.minutes(record)
         shown.add_row(f"{name}\n  {record.id}", final, number(record.forgetting), number(minutes))
     begun = sorted(folder.glob("*/spec.json"))
     unfinished = [spec for spec in begun if not (spec.parent / f"{spec.parent.name}.json").exists()]

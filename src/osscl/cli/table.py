@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli import wanted as ask
-from osscl.cli.engine import Address, EngineName, GpuShare
+from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice
 
 if TYPE_CHECKING:
     from osscl.cli.wanted import Wanted
@@ -35,6 +35,7 @@ def table(
     address: Address = None,
     gpu_share: GpuShare = None,
     share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
+    shared_device: SharedDevice = False,
 ) -> None:
     """Make a table of the paper: run what is missing, nothing twice, and print ours beside the paper's."""
     from osscl.experiments.checkpoint import Options
@@ -52,7 +53,9 @@ def table(
         show_plan(asked, records, out)
         return
     if run:
-        options = Options(out, data, device, max_minutes, share_references=share_references)
+        options = Options(
+            out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
+        )
         where = Engine(engine, address, gpu_share)
         records = ask.complete(asked, records, options, where, quiet=format != "text")
     show_outcomes(asked, records, format)

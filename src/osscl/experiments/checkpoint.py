@@ -49,6 +49,7 @@ class Options:
     max_minutes: float | None = None
     save_every: float = 60.0  # seconds between saves inside a phase
     share_references: bool = True
+    shared_device: bool = False  # other work goes on there: a record's times are not shown as a measure of the method
     watcher: Watcher = field(default_factory=Unwatched)
 
     def __post_init__(self) -> None:
@@ -75,6 +76,7 @@ class Saver:
         self.content = content  # hash of each data set
         self.started = self.saved = time.monotonic()
         self.before = 0.0
+        self.shared_device = options.shared_device
         self.told_to_stop = False
         self.position = Position()
         self.agent: Method | None = None
@@ -95,6 +97,7 @@ class Saver:
             why = f"{type(error).__name__}: {error}"
             raise DataError(f"{file} is of another version ({why}): move it away to begin again") from error
         self.before = saved["seconds"]
+        self.shared_device |= saved.get("shared_device", False)
         return self.position
 
     def _restored(self, agent: Method, saved: dict[str, Any]) -> Position:
@@ -129,6 +132,7 @@ class Saver:
             "method": self.agent.state(), "next_step": position.next_step, "steps": plain(position.steps),
             "accuracy": position.accuracy, "overall": position.overall,
             "seconds": self.seconds(), "sessions": position.sessions, "content": self.content,
+            "shared_device": self.shared_device,
         }  # fmt: skip
         write_state(self.path, state)
         self.saved = time.monotonic()

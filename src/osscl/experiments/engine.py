@@ -85,6 +85,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
     sent = replace(options, out=options.out.resolve(), data=data, watcher=Unwatched())  # workers have folders of theirs
     with _cluster(engine.address) as ray:
         wanted = _wanted(ray, missing, options, engine)
+        sent = replace(sent, shared_device=options.shared_device or 0 < wanted["GPU"] < 1)
         waiting = _submit(ray, missing, sent, watch, wanted)
         try:
             while waiting:

@@ -21,6 +21,7 @@ class Outcome:
     schedule: Schedule
     records: tuple[RunRecord, ...]
     values: tuple[float, ...]  # one a record
+    untimed: bool = False  # there are runs, none of which tells what the cell asks for
 
     @property
     def mean(self) -> float | None:
@@ -36,11 +37,11 @@ class Outcome:
 
     @property
     def verdict(self) -> str | None:
-        """reached, short by x, over by x, not run; None for other schedules and where the paper has no number."""
+        """reached, short by x, over by x, not run, not timed; None at other schedules and where none is published."""
         if self.schedule != PAPER:
             return None
         if self.mean is None:
-            return "not run"
+            return "not timed" if self.untimed else "not run"
         theirs = self.cell.published
         if theirs is None:
             return None
@@ -73,13 +74,16 @@ def outcomes(table: Table, records: Records, schedule: Schedule, seeds: Sequence
 def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[int]) -> Outcome:
     found = [records[id] for seed in seeds if (id := cell.spec(schedule, seed).id) in records]
     values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
-    return Outcome(cell, schedule, tuple(record for record, _ in values), tuple(value for _, value in values))
+    told = tuple(value for _, value in values)
+    return Outcome(cell, schedule, tuple(record for record, _ in values), told, bool(found) and not values)
 
 
 def measured(record: RunRecord, measure: Measure) -> float | None:
-    """What a cell shows of a run; None where the run has no such phase."""
+    """What a cell shows of a run; None where the run has no such phase, or shared its device and time is asked for."""
     if measure == "accuracy":
         return record.final
+    if record.made_by.shared_device:
+        return None
     by_step = [{phase.name: phase.seconds / 60 for phase in step.phases} for step in record.steps]
     reference = [minutes["reference"] for minutes in by_step if "reference" in minutes]
     others = [sum(time for name, time in minutes.items() if name != "reference") for minutes in by_step]

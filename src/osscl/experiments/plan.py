@@ -89,7 +89,9 @@ def sharded(specs: Sequence[RunSpec], shard: tuple[int, int]) -> list[RunSpec]:
 
 def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
     """Expected seconds of runs, those of a shared reference once."""
-    evidence = list(records)
+    everything = list(records)
+    # Times with other work on the device are better than none.
+    evidence = [record for record in everything if not record.made_by.shared_device] or everything
     rest, references, unknown = 0.0, dict[str, float](), 0
     for spec in specs:
         expected = _expected(spec, evidence)

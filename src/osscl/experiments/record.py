@@ -70,6 +70,7 @@ class Provenance:
     seconds: float  # of wall-clock time over all sessions of the run, evaluation and checkpoints included
     sessions: int  # 1 + how often the run was interrupted and went on
     peak_memory: int | None  # bytes on the device
+    shared_device: bool = False  # with other work on the device, so that seconds measure both
 
 
 @dataclass(frozen=True)

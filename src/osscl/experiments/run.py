@@ -105,21 +105,22 @@ def _carry_out(
     if not len(truth):
         _, _, truth, predicted = evaluate(agent, stream, len(stream) - 1)
     save_model(folder, agent, setting, spec, stream)
-    record = make_record(spec, stream, agent, position, saver.seconds(), truth, predicted, device)
+    record = make_record(spec, stream, agent, position, saver, truth, predicted)
     return record, saver.told_to_stop
 
 
 def make_record(
-    spec: RunSpec, stream: Stream, agent: Method, position: Position, seconds: float,
-    truth: torch.Tensor, predicted: torch.Tensor, device: torch.device,
+    spec: RunSpec, stream: Stream, agent: Method, position: Position, saver: Saver,
+    truth: torch.Tensor, predicted: torch.Tensor,
 ) -> RunRecord:  # fmt: skip
     """Everything that is worth keeping of a finished run."""
     confusion = metrics.confusion(truth, predicted, len(agent.classes))
+    device = saver.device
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     made_by = Provenance(
         command_line(), commit(), device_name(device), str(precision_of(device)).removeprefix("torch."), __version__,
         torch.__version__, python_version(), datetime.now(UTC).isoformat(timespec="seconds"),
-        round(seconds, 2), position.sessions, peak,
+        round(saver.seconds(), 2), position.sessions, peak, saver.shared_device,
     )  # fmt: skip
     return RunRecord(
         id=spec.id,

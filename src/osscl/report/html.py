@@ -9,7 +9,7 @@ from osscl.report.formats import DASH, TableSection
 from osscl.report.plots import Figure, Key
 
 SYMBOLS = ("UR", "SL", "U", "T", "L", "τ")
-GOOD, BAD, OPEN = ("reached", "holds"), ("short by", "refuted"), ("undecided", "not run")
+GOOD, BAD, OPEN = ("reached", "holds"), ("short by", "refuted"), ("undecided", "not run", "not timed")
 
 
 def escape(text: object) -> str:

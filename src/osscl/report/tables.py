@@ -55,12 +55,12 @@ def paper_of(record: RunRecord) -> tuple[float, float] | None:
 def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     first = runs[0]
     theirs = paper_of(first)
-    minutes = mean(training_seconds(run) for run in runs) / 60
     devices = sorted({run.made_by.device for run in runs})
     return (
         setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name, seeds_words(runs),
         f"{accuracy_words(runs)} ({first.evaluated_on})", f"{theirs[0]:.1f} ± {theirs[1]:.1f}" if theirs else DASH,
-        mean_words([run.forgetting for run in runs]), gate_words(runs), f"{minutes:.1f}", "; ".join(devices),
+        mean_words([run.forgetting for run in runs]), gate_words(runs), mean_words([minutes(run) for run in runs]),
+        "; ".join(devices),
     )  # fmt: skip
 
 
@@ -90,7 +90,8 @@ def gate_words(runs: Sequence[RunRecord]) -> str:
     return DASH if DASH in (first, last) else f"{first} → {last}"
 
 
-def training_seconds(record: RunRecord) -> float:
-    """Wall-clock seconds of the run, with the reference's own seconds where it came from the cache."""
+def minutes(record: RunRecord) -> float | None:
+    """Wall-clock minutes of the run, with the reference's own where it came from the cache; None where other work
+    went on on its device."""
     cached = sum(phase.seconds for step in record.steps for phase in step.phases if phase.cached)
-    return record.made_by.seconds + cached
+    return None if record.made_by.shared_device else (record.made_by.seconds + cached) / 60

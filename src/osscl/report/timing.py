@@ -24,22 +24,24 @@ def phase_seconds(entry: Entry) -> Seconds:
 
 
 def time_by_phase(chapter: Chapter) -> Figure | None:
-    """What came from the cache counts as it cost when it was made; None where no phase was timed."""
-    totals = [phase_seconds(entry) for entry in chapter.entries]
+    """What came from the cache counts as it cost when it was made; runs that shared their device are left out; None
+    where no phase was timed."""
+    entries = [entry for entry in chapter.entries if not any(run.made_by.shared_device for run in entry.runs)]
+    totals = [phase_seconds(entry) for entry in entries]
     keys = tuple(Key(name, i) for i, name in enumerate(dict.fromkeys(name for total in totals for name in total)))
     if not keys:
         return None
     unit, size = ("minutes", 60.0) if max(sum(total.values()) for total in totals) > 120 else ("seconds", 1.0)
     scaled = [{name: seconds / size for name, seconds in total.items()} for total in totals]
-    labels = [wrap(entry.label, LETTERS) for entry in chapter.entries]
+    labels = [wrap(entry.label, LETTERS) for entry in entries]
     room = 2 * BAR + 16 * max(map(len, labels))  # pixels of a bar and what stands above it
-    devices = ", ".join(dict.fromkeys(run.made_by.device for entry in chapter.entries for run in entry.runs))
+    devices = ", ".join(dict.fromkeys(run.made_by.device for entry in entries for run in entry.runs))
     return Figure(
         "Time by phase",
         f"{unit.capitalize()} over all steps, mean over seeds, on {devices}; a reference network from the cache counts "
         f"as it cost when it was made. {chapter.words}.",
         (_plot(keys, scaled, labels, unit, BAR / room),),
-        _table(chapter, keys, scaled, unit),
+        _table(entries, keys, scaled, unit),
         height=90 + room * len(totals),
         keys=keys,
     )
@@ -73,10 +75,10 @@ def _above_bar(place: int, lines: Sequence[str], bar: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(chapter: Chapter, keys: Sequence[Key], totals: Sequence[Seconds], unit: str) -> TableSection:
+def _table(entries: Sequence[Entry], keys: Sequence[Key], totals: Sequence[Seconds], unit: str) -> TableSection:
     rows = [
         (entry.label, *(shown(total[key.name], 2) if key.name in total else DASH for key in keys),
          entry.first.made_by.device)
-        for entry, total in zip(chapter.entries, totals, strict=True)
+        for entry, total in zip(entries, totals, strict=True)
     ]  # fmt: skip
     return TableSection(f"Time by phase, {unit}", ("method", *(key.name for key in keys), "device"), rows)
