@@ -245,6 +245,7 @@ ABLATIONS = {
     "all anchors": ["learner.anchors=all", "gate.pseudo=all", ALL_PASS],
     "head by the gate": ["head.pseudo=gate", ALL_PASS],
     "head by itself": ["head.pseudo=self", ALL_PASS],
+    "head by the past": ["head.pseudo=past", ALL_PASS],
     "two heads": ["head.reference=0.5"],
     "labelled epochs": ["learner.epoch=labeled", "learner.batch=8"],
     "sgd head": ["head.solver=sgd"],
@@ -344,6 +345,19 @@ def test_the_head_takes_in_what_the_gate_lets_in(mode, labeled_by, stream, monke
         first = fit_head(agent.config.head, fitted[-2])
         features = in_chunks(agent.learner.encoder.features, step.unlabeled)
         assert torch.equal(pseudo, torch.tensor(agent.classes)[first(features).argmax(1)])
+
+
+def test_the_head_takes_in_past_classes_as_the_agent_called_them_before(stream, monkeypatch):
+    fitted = []
+    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    agent = maker(Ursl, changed("head.pseudo=past", ALL_PASS), stream)()
+    agent.learn(stream.step(0))
+    assert len(fitted[0].data) == len(stream.step(0).labeled)  # there is no past to ask
+    before = agent.predict(stream.step(1).unlabeled).argmax(1)
+    report = agent.learn(stream.step(1)).gate
+    past = ~torch.isin(report.pseudo_labels, torch.tensor(stream.steps[1].new_classes))
+    assert past.any() and not past.all()
+    assert torch.equal(fitted[1].data.labels[-int(past.sum()) :], torch.tensor(agent.classes)[before[past]])
 
 
 def test_the_learner_starts_as_the_reference_once(stream, lessons):

@@ -134,9 +134,12 @@ def study_heads(
             raise SpecError("the memory is as updated after the last step here: leave out head.memory")
         if found is None and field in ("reference", "pseudo"):
             raise SpecError(f"{field} needs a reference network, and this run has none")
+    heads = [override(spec.method.head, changes) for changes in variants]
+    if any(head.pseudo == "past" for head in heads):
+        raise SpecError("pseudo=past needs the head of the step before, which a finished run has not kept")
     results = []
-    for changes in variants:
-        agent.config = replace(spec.method, head=override(spec.method.head, changes))
+    for changes, head in zip(variants, heads, strict=True):
+        agent.config = replace(spec.method, head=head)
         began = time.perf_counter()
         agent.fit_heads(step, found)
         results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))

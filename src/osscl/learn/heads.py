@@ -35,9 +35,10 @@ class HeadConfig:
     centre: Literal["rows", "classes"] = added_later("rows", legacy="rows")
     # What a head of its own on the reference's features says weighs so much in the prediction; 0: nothing (the paper).
     reference: float = added_later(0.0, legacy=0.0)
-    # Unlabelled rows beside the labelled ones: none (the paper), those above tau_pl with the nearest prototype's class,
-    # or those above tau_id with the class that the head itself gives them.
-    pseudo: Literal["none", "gate", "self"] = added_later("none", legacy="none")
+    # Unlabelled rows beside the labelled ones: none (the paper); those above tau_pl with the nearest prototype's class;
+    # those above tau_id with the class that the head itself gives them; or, of those, the ones nearest to a past class
+    # with what SL_{t-1} and its head call them.
+    pseudo: Literal["none", "gate", "self", "past"] = added_later("none", legacy="none")
 
     def __post_init__(self) -> None:
         require_choices(self)

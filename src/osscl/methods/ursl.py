@@ -187,9 +187,21 @@ class Ursl:
         if self.config.head.pseudo == "gate":
             sure = report.confident
             return concat(known, Labeled(step.unlabeled[sure], report.pseudo_labels[sure]))
+        if self.config.head.pseudo == "past":
+            return concat(known, self._as_before(step, report))
         images, encoder = step.unlabeled[report.passed], self.learner.encoder
         guessed = self._head_on(encoder, known, step.index)(in_chunks(encoder.features, images)).argmax(1)
         return concat(known, Labeled(images, torch.tensor(self.classes, device=images.device)[guessed]))
+
+    def _as_before(self, step: Step, report: GateReport) -> Labeled:
+        """Rows of U-hat that are nearest to a past class, as SL_{t-1} and its head call them: the past had more labels
+        of its classes than M has kept."""
+        new = torch.tensor(step.new_classes, device=report.pseudo_labels.device)
+        images = step.unlabeled[report.passed & ~torch.isin(report.pseudo_labels, new)]
+        if self.head is None or self.learner.past is None or not len(images):
+            return Labeled(images[:0], report.pseudo_labels[:0])
+        called = self.head(in_chunks(self.learner.past.features, images)).argmax(1)
+        return Labeled(images, torch.tensor(self.classes, device=images.device)[called])
 
     def _head_on(self, encoder: Encoder, known: Labeled, t: int, scale: float | None = None) -> Head:
         cap, augmentation, seed = self.setting.schedule.max_updates, self.setting.augmentation, self.setting.seed
