@@ -245,8 +245,38 @@ def test_more_than_the_data_has_is_refused(refused, tmp_path, args, words):
 
 
 def test_training_that_diverges_ends_in_a_line(osscl):
-    code, _, line = osscl(*DIGITS, "--set", "reference.optimiser.rate=1e30")
-    assert code == 2 and line.count("\n") == 1 and "training diverged at step 1" in line
+    command = [
+        "run",
+        "digits",
+        "--schedule",
+        "smoke",
+        "--set",
+        "schedule.max_updates=3",
+        "--set",
+        "schedule.row_cap=64",
+    ]
+    for part in ("reference", "learner"):
+        code, _, line = osscl(*command, "--set", f"{part}.optimiser.rate=1e30")
+        assert code == 2 and line.count("\n") == 1
+        assert f"training diverged at step 1: the loss of {part} is nan after" in line
+
+
+def test_a_network_that_diverged_is_not_kept_for_others(osscl, tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    command = [
+        "run",
+        "digits",
+        "--schedule",
+        "smoke",
+        "--set",
+        "schedule.max_updates=3",
+        "--set",
+        "schedule.row_cap=64",
+    ]
+    assert osscl(*command, "--set", "reference.optimiser.rate=1e30")[0] == 2
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+    assert osscl(*command)[0] == 0
+    assert list((tmp_path / "cache").rglob("*.safetensors"))
 
 
 # ----- mistakes in files

@@ -8,10 +8,11 @@ from torch import Tensor
 from osscl import metrics
 from osscl.errors import Diverged
 from osscl.experiments.record import BINS, GateRecord
-from osscl.methods.method import GateReport, Method, StepReport
+from osscl.methods.method import GateReport, Method, Progress, StepReport
 from osscl.stream.step import Stream, Truth
 
 SAMPLES = 8  # rows let in and kept out that a record names
+UPDATES_BETWEEN_LOOKS = 200  # at the loss
 
 
 def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...], float, Tensor, Tensor]:
@@ -40,6 +41,16 @@ def refuse_divergence(report: StepReport, t: int) -> None:
     for name, value in {**report.notes, **thresholds}.items():
         if not math.isfinite(value):
             raise Diverged(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate or a higher tau")
+
+
+def refuse_divergent_loss(where: Progress, t: int) -> None:
+    """Now and then, for a loss is on the device, and at a phase's end: before its network is kept for others."""
+    looks = where.update % UPDATES_BETWEEN_LOOKS == 0 or where.update == where.updates
+    if looks and where.loss is not None and not math.isfinite(loss := float(where.loss)):
+        raise Diverged(
+            f"training diverged at step {t + 1}: the loss of {where.phase} is {loss} after {where.update} updates; "
+            "try a lower rate or a higher tau"
+        )
 
 
 def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> GateRecord:

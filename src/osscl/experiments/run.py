@@ -18,7 +18,7 @@ from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
 from osscl.experiments.checkpoint import Options, Position, Saver, occupied
-from osscl.experiments.evaluate import evaluate, judge_gate, refuse_divergence
+from osscl.experiments.evaluate import evaluate, judge_gate, refuse_divergence, refuse_divergent_loss
 from osscl.experiments.record import (
     Provenance,
     RunRecord,
@@ -76,6 +76,7 @@ def _carry_out(
     reports: dict[str, Any] = {"t": 0}
 
     def progress(where: Progress) -> None:
+        refuse_divergent_loss(where, reports["t"])
         options.watcher.progress(reports["t"], len(stream), where)
 
     cache = cache_dir() / "references" if options.share_references else None

@@ -1,5 +1,6 @@
 """URSL: Unsupervised Reference and Supervised Learner (Algorithm 1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -74,6 +75,7 @@ class Ursl:
         self.second: Head | None = None  # on the reference's features, where the config wants one
         self.gate: Gate | None = None
         self.sorted: tuple[Tensor, Tensor] | None = None  # S and nearest class of the rows of U_t
+        self.before: Tensor | None = None  # what the rows of U_t were called before step t, where the heads want it
         self.step_open = -1  # the step that learn() is in, or was in last
         self.log = PhaseLog(runtime.device)
         self.notes: dict[str, float] = {}
@@ -94,7 +96,9 @@ class Ursl:
     def _open(self, step: Step) -> None:
         if self.step_open == step.index:
             return  # goes on inside this step
-        self.step_open, self.sorted = step.index, None
+        self.step_open, self.sorted, self.before = step.index, None, None
+        if self.head is not None and self.config.head.pseudo == "past":
+            self.before = self._called(step.unlabeled)
         self.classes.extend(step.new_classes)
         self.log, self.notes = PhaseLog(self.runtime.device), {}
         if step.index > 0:
@@ -110,7 +114,7 @@ class Ursl:
             self.gate = open_gate(look, concat(step.labeled, self.memory.labeled), self.classes)
             z = look.for_scores(step.unlabeled)
             scores, nearest = self.gate.score(z)
-            self.sorted = scores, torch.tensor(self.classes, device=z.device)[nearest]
+            self.sorted = scores, self._tensor(self.classes)[nearest]
             self._note(self.gate, z)
             self.log.end()
         gate, (scores, labels) = self.gate, self.sorted
@@ -130,7 +134,7 @@ class Ursl:
         if self.config.gate.pseudo == "none":
             return torch.zeros_like(confident)
         if self.config.gate.pseudo == "past_only":
-            return confident & ~torch.isin(labels, torch.tensor(step.new_classes, device=labels.device))
+            return confident & ~torch.isin(labels, self._tensor(step.new_classes))
         return confident
 
     def _note(self, gate: Gate, z: Tensor) -> None:
@@ -173,35 +177,35 @@ class Ursl:
 
     def fit_heads(self, step: Step, found: Segregated | None) -> None:
         """The head on T_t and M, and on rows of U_t where the config says so; the same on the reference's features."""
-        data = self._head_data(step, found)
-        self.head, self.second = self._head_on(self.learner.encoder, data, step.index), None
+        known = concat(step.labeled, self.memory.without(step.new_classes))
+        self._fit_both(known, step.index, found)
+        if found is not None and self.config.head.pseudo != "none":
+            self._fit_both(concat(known, self._believed(step, found.report)), step.index, found)
+
+    def _fit_both(self, data: Labeled, t: int, found: Segregated | None) -> None:
+        self.head, self.second = self._head_on(self.learner.encoder, data, t), None
         if self.config.head.reference > 0 and found is not None and self.reference is not None:
             # At the scale of the first: averaged are the outputs of two regressions on the same targets.
-            self.second = self._head_on(self.reference.encoder, data, step.index, self.head.scale)
+            self.second = self._head_on(self.reference.encoder, data, t, self.head.scale)
 
-    def _head_data(self, step: Step, found: Segregated | None) -> Labeled:
-        known = concat(step.labeled, self.memory.without(step.new_classes))
-        if found is None or self.config.head.pseudo == "none":
-            return known
-        report = found.report
+    def _believed(self, step: Step, report: GateReport) -> Labeled:
+        """Rows of U_t with classes that the heads may take for true."""
         if self.config.head.pseudo == "gate":
             sure = report.confident
-            return concat(known, Labeled(step.unlabeled[sure], report.pseudo_labels[sure]))
-        if self.config.head.pseudo == "past":
-            return concat(known, self._as_before(step, report))
-        images, encoder = step.unlabeled[report.passed], self.learner.encoder
-        guessed = self._head_on(encoder, known, step.index)(in_chunks(encoder.features, images)).argmax(1)
-        return concat(known, Labeled(images, torch.tensor(self.classes, device=images.device)[guessed]))
+            return Labeled(step.unlabeled[sure], report.pseudo_labels[sure])
+        images = step.unlabeled[report.passed]
+        called = self._called(images)
+        if self.config.head.pseudo == "past" and self.before is not None:
+            # The past had more labels of its classes than M has kept of them.
+            called = torch.where(torch.isin(called, self._tensor(step.new_classes)), called, self.before[report.passed])
+        return Labeled(images, called)
 
-    def _as_before(self, step: Step, report: GateReport) -> Labeled:
-        """Rows of U-hat that are nearest to a past class, as SL_{t-1} and its head call them: the past had more labels
-        of its classes than M has kept."""
-        new = torch.tensor(step.new_classes, device=report.pseudo_labels.device)
-        images = step.unlabeled[report.passed & ~torch.isin(report.pseudo_labels, new)]
-        if self.head is None or self.learner.past is None or not len(images):
-            return Labeled(images[:0], report.pseudo_labels[:0])
-        called = self.head(in_chunks(self.learner.past.features, images)).argmax(1)
-        return Labeled(images, torch.tensor(self.classes, device=images.device)[called])
+    def _called(self, images: Tensor) -> Tensor:
+        """The class of each image by the heads as they stand, (n,)."""
+        return self._tensor(self.classes)[self.predict(images).argmax(1)]
+
+    def _tensor(self, classes: Sequence[int]) -> Tensor:
+        return torch.tensor(classes, device=self.runtime.device)
 
     def _head_on(self, encoder: Encoder, known: Labeled, t: int, scale: float | None = None) -> Head:
         cap, augmentation, seed = self.setting.schedule.max_updates, self.setting.augmentation, self.setting.seed
@@ -241,6 +245,7 @@ class Ursl:
             "second": vars(self.second) if self.second is not None else None,
             "gate": vars(self.gate) if self.gate is not None else None,
             "sorted": self.sorted,
+            "before": self.before,
             "step_open": self.step_open,
             "log": self.log.state(),
             "notes": dict(self.notes),
@@ -258,6 +263,8 @@ class Ursl:
         self.second = Head(**on_device(device, second)) if second is not None else None
         self.gate = Gate(**on_device(device, state["gate"])) if state["gate"] is not None else None
         scores = state["sorted"]
+        before = state.get("before")
+        self.before = before.to(device) if before is not None else None
         self.sorted = None if scores is None else (scores[0].to(device), scores[1].to(device))
         self.log.load_state(state["log"])
         self.notes = dict(state["notes"])
