@@ -338,7 +338,8 @@ def test_the_head_takes_in_what_the_gate_lets_in(mode, labeled_by, stream, monke
     agent, reports = learned(changed(f"head.pseudo={mode}", ALL_PASS), stream)
     step, gate = stream.step(2), reports[2].gate
     assert gate.passed.all() and gate.confident.all()
-    pseudo = fitted[-1].data.labels[-len(step.unlabeled) :]
+    pseudo = fitted[-1].believed.labels
+    assert len(pseudo) == len(step.unlabeled)
     if labeled_by == "prototypes":
         assert torch.equal(pseudo, gate.pseudo_labels)
     else:
@@ -348,18 +349,29 @@ def test_the_head_takes_in_what_the_gate_lets_in(mode, labeled_by, stream, monke
 
 
 def test_the_head_takes_in_past_classes_as_the_agent_called_them_before(stream, monkeypatch):
-    fitted = []
+    fitted, call = [], Ursl._called
+
+    def confused_before(self, images):
+        return call(self, images).flip(0) if self.before is None else call(self, images)
+
     monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
     agent = maker(Ursl, changed("head.pseudo=past", ALL_PASS), stream)()
     agent.learn(stream.step(0))
     rows = stream.step(1).unlabeled
-    before = torch.tensor(agent.classes)[agent.predict(rows).argmax(1)]
+    before = torch.tensor(agent.classes)[agent.predict(rows).argmax(1)].flip(0)
+    monkeypatch.setattr(Ursl, "_called", confused_before)
     agent.learn(stream.step(1))
     first = fit_head(agent.config.head, fitted[-2])
     called = torch.tensor(agent.classes)[first(in_chunks(agent.learner.encoder.features, rows)).argmax(1)]
     new = torch.isin(called, torch.tensor(stream.steps[1].new_classes))
     assert new.any() and not new.all() and not torch.equal(called[~new], before[~new])
-    assert torch.equal(fitted[-1].data.labels[-len(rows) :], torch.where(new, called, before))
+    assert torch.equal(fitted[-1].believed.labels, torch.where(new, called, before))
+
+
+@pytest.mark.parametrize("mode", ["gate", "self", "past"])
+def test_a_head_does_without_unlabelled_rows_where_none_is_let_in(mode, stream):
+    agent, reports = learned(changed(f"head.pseudo={mode}", "head.reference=0.5", "gate.eta=[1e6,1e6]"), stream)
+    assert not any(report.gate.passed.any() for report in reports) and agent.head is not None
 
 
 def test_the_learner_starts_as_the_reference_once(stream, lessons):

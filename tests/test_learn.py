@@ -532,6 +532,27 @@ def test_the_ridge_head_is_weighted_ridge_regression_on_the_sphere_times_a_scale
     np.testing.assert_allclose(logits / nearest, expected, atol=5e-4)
 
 
+def test_believed_rows_enter_a_ridge_once_and_as_they_are():
+    data, believed = stripes({0: 4, 3: 5}), stripes({3: 6, 5: 7}, seed=1)
+    head, net = fit(HeadConfig("ridge", penalty=2.0, copies=2), data, [0, 3, 5], believed=believed)
+    raw = torch.cat((features(net, data.images).repeat(3, 1), features(net, believed.images))).double().numpy()
+    x = raw - raw.mean(0)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    labels = torch.cat((data.labels.repeat(3), believed.labels)).numpy()
+    y = np.stack([labels == c for c in (0, 3, 5)], 1).astype(float)
+    solution = brute_ridge(x, y, np.array([len(labels) / 3 / (labels == c).sum() for c in labels]), 2.0)
+    expected = x @ solution[:-1] + solution[-1]
+    np.testing.assert_allclose(head(torch.tensor(raw).float()).numpy() / head.scale, expected, atol=5e-4)
+
+
+def test_believed_rows_are_as_good_as_any_for_sgd():
+    data, believed = stripes({0: 8}), stripes({3: 8})
+    both = Labeled(torch.cat((data.images, believed.images)), torch.cat((data.labels, believed.labels)))
+    apart, _ = fit(HeadConfig("sgd", epochs=3), data, [0, 3], believed=believed)
+    together, _ = fit(HeadConfig("sgd", epochs=3), both, [0, 3])
+    assert torch.equal(apart.weight, together.weight)
+
+
 def test_features_may_be_centred_on_the_mean_of_the_classes_means():
     data = stripes({0: 4, 3: 25, 5: 11})
     head, net = fit(HeadConfig("ridge", copies=2, centre="classes"), data, [3, 0, 5])

@@ -48,9 +48,9 @@ def main_table(
     return Table(id, "methods", with_plus(cells), (LABELS_ALONE,), of_paper, f" on {main}: {sizes}")
 
 
-def published(scenario: ScenarioSpec) -> Pair | None:
-    """URSL's mean and std in these tables for this scenario; None where they have no such cell."""
-    cells = [cell for table in (T1, T2, T3) for cell in table.cells if cell.configuration == "ursl"]
+def published(scenario: ScenarioSpec, method: str = "ursl") -> Pair | None:
+    """A method's mean and std in these tables for this scenario; None where they have no such cell."""
+    cells = [cell for table in (T1, T2, T3) for cell in table.cells if cell.configuration == method]
     found = next((cell.published for cell in cells if cell.scenario == scenario), None)
     return None if found is None else (found.mean, found.std or 0.0)
 

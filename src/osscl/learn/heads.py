@@ -1,14 +1,14 @@
 """The linear classifier on top of an encoder: by weighted sampling (the paper) or by ridge regression."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.data.images import Labeled, columns_of
+from osscl.data.images import Labeled, columns_of, concat
 from osscl.frozen import added_later, require, require_choices
 from osscl.learn.balance import class_sums, rank_in_class
 from osscl.stream.randomness import seeded
@@ -79,6 +79,7 @@ class HeadFit:
     names: tuple[str | int, ...]
     max_updates: int | None = None
     scale: float | None = None  # of a ridge's outputs; found by the data where None
+    believed: Labeled | None = None  # rows whose labels are somebody's word: a ridge takes each once, as it is
 
     def targets(self) -> Tensor:
         """Column of each row's class, (n,)."""
@@ -104,14 +105,19 @@ def fit_head(config: HeadConfig, fit: HeadFit) -> Head:
 def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     """Closed form: plain and augmented features, centred, on the sphere, classes weighted equally."""
     copies = config.copies if fit.max_updates is None else min(config.copies, fit.max_updates)
-    features = torch.cat([in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))])
+    parts = [in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))]
     targets = fit.targets().repeat(copies + 1)
+    # Which images stand apart for the temperature: every second one of each class.
+    apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
+    if fit.believed is not None:
+        parts.append(in_chunks(fit.encoder.features, fit.believed.images))
+        more = columns_of(fit.believed.labels, fit.classes)
+        targets, apart = torch.cat((targets, more)), torch.cat((apart, torch.zeros_like(more, dtype=torch.bool)))
+    features = torch.cat(parts)
     centre = features.mean(0) if config.centre == "rows" else _middle(features, targets, len(fit.classes))
     x = F.normalize(features - centre, dim=1).double()
     mass = _mass(config, len(fit.data), x)
     weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, mass)
-    # Which images stand apart for the temperature: every second one of each class.
-    apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
     scale = fit.scale or calibration(x, targets, apart, len(fit.classes), config.penalty, mass)
     return Head((scale * weight).float(), (scale * bias).float(), centre, scale)
 
@@ -165,6 +171,8 @@ def calibration(x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: floa
 
 def sgd_head(config: HeadConfig, fit: HeadFit) -> Head:
     """Logistic regression by SGD; rows drawn with replacement, each class equally often (Appendix B.5)."""
+    if fit.believed is not None:
+        fit = replace(fit, data=concat(fit.data, fit.believed), believed=None)
     targets = fit.targets()
     weights = 1.0 / torch.bincount(targets, minlength=len(fit.classes)).clamp(min=1)[targets].float()
     device = fit.data.images.device

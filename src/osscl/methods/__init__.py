@@ -41,8 +41,13 @@ URSL = UrslConfig(
     head=HeadConfig(solver="ridge"),
 )
 
-# Ours: the learner starts as a copy of the reference.
-URSL_PLUS = replace(URSL, learner=replace(URSL.learner, start="reference"))
+# Ours: the learner starts as a copy of the reference and is trained for a quarter of the epochs; half of the prediction
+# is the reference's; both heads also learn from what the gate lets in.
+URSL_PLUS = replace(
+    URSL,
+    learner=replace(URSL.learner, start="reference", epochs=50),
+    head=replace(URSL.head, reference=0.5, pseudo="past"),
+)
 
 # L_sup and L_TD alone: no reference, no unlabelled image. Without T-hat an epoch is shorter; the floor gives this
 # learner as many updates as URSL's gets on CIFAR-100.

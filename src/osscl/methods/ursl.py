@@ -1,7 +1,7 @@
 """URSL: Unsupervised Reference and Supervised Learner (Algorithm 1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.segregation import Gate, GateConfig, Look, open_gate
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
-from osscl.vision.encoder import Encoder, in_chunks
+from osscl.vision.encoder import in_chunks
 
 
 @dataclass(frozen=True)
@@ -178,15 +178,20 @@ class Ursl:
     def fit_heads(self, step: Step, found: Segregated | None) -> None:
         """The head on T_t and M, and on rows of U_t where the config says so; the same on the reference's features."""
         known = concat(step.labeled, self.memory.without(step.new_classes))
-        self._fit_both(known, step.index, found)
+        cap, names = self.setting.schedule.max_updates, ("head", step.index)
+        augmentation, seed = self.setting.augmentation, self.setting.seed
+        fit = HeadFit(self.learner.encoder, known, self.classes, augmentation, seed, names, cap)
+        self._fit_both(fit, found)
         if found is not None and self.config.head.pseudo != "none":
-            self._fit_both(concat(known, self._believed(step, found.report)), step.index, found)
+            self._fit_both(replace(fit, believed=self._believed(step, found.report)), found)
 
-    def _fit_both(self, data: Labeled, t: int, found: Segregated | None) -> None:
-        self.head, self.second = self._head_on(self.learner.encoder, data, t), None
+    def _fit_both(self, fit: HeadFit, found: Segregated | None) -> None:
+        self.head, self.second = fit_head(self.config.head, fit), None
         if self.config.head.reference > 0 and found is not None and self.reference is not None:
             # At the scale of the first: averaged are the outputs of two regressions on the same targets.
-            self.second = self._head_on(self.reference.encoder, data, t, self.head.scale)
+            self.second = fit_head(
+                self.config.head, replace(fit, encoder=self.reference.encoder, scale=self.head.scale)
+            )
 
     def _believed(self, step: Step, report: GateReport) -> Labeled:
         """Rows of U_t with classes that the heads may take for true."""
@@ -206,11 +211,6 @@ class Ursl:
 
     def _tensor(self, classes: Sequence[int]) -> Tensor:
         return torch.tensor(classes, device=self.runtime.device)
-
-    def _head_on(self, encoder: Encoder, known: Labeled, t: int, scale: float | None = None) -> Head:
-        cap, augmentation, seed = self.setting.schedule.max_updates, self.setting.augmentation, self.setting.seed
-        fit = HeadFit(encoder, known, self.classes, augmentation, seed, ("head", t), cap, scale)
-        return fit_head(self.config.head, fit)
 
     def _confidence(self, rows: Labeled) -> Tensor:
         """How sure the agent is of each image of one class."""

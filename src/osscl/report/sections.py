@@ -17,7 +17,7 @@ from osscl.report.formats import TableSection
 from osscl.report.gate import gate_over_time, pass_rates, score_histograms
 from osscl.report.html import cell, details, escape, figure, legend, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
-from osscl.report.tables import HEADLINE, grouped, headline, headline_row, paper_of
+from osscl.report.tables import HEADLINE, beside, grouped, headline, headline_row
 from osscl.report.thumbnails import Strip, Tile
 from osscl.report.timing import time_by_phase
 
@@ -36,12 +36,12 @@ def headline_section(records: Sequence[RunRecord]) -> str:
         '<section id=headline><h2>Results</h2><div class="scroll card" tabindex=0 role=region aria-label="Results">'
         f"<table class=headline><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         f"<p class=note>{escape(headline(records).note)} Every line names its schedule, its seeds and the rows that it "
-        "was measured on. The mark on a bar is the paper's URSL. — : not there.</p></section>"
+        "was measured on. The mark on a bar is the paper's number. — : not there.</p></section>"
     )
 
 
 def _headline_row(runs: Sequence[RunRecord]) -> str:
-    theirs = paper_of(runs[0])
+    theirs = beside(runs[0])
     mark = f";--paper:{theirs[0]:.1f}%" if theirs else ""
     ours = mean(run.final for run in runs)
     cells = []
