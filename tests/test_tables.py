@@ -187,6 +187,9 @@ def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_onc
     alone = sum(cost_of([spec], records.values()).seconds for spec in specs)
     assert cost.seconds < alone
     assert cost_of(specs, []).unknown == len(specs)
+    shared = [replace(r, made_by=replace(r.made_by, shared_device=True, seconds=1e6)) for r in records.values()]
+    assert cost_of(specs, [*records.values(), *shared]).seconds == pytest.approx(cost.seconds)
+    assert cost_of(specs, shared).seconds > cost.seconds  # better than none
     longer = [replace(spec, schedule=replace(SMOKE, share=2.0)) for spec in specs]
     assert cost_of(longer, records.values()).seconds == pytest.approx(2 * cost.seconds)
 

@@ -89,9 +89,7 @@ def sharded(specs: Sequence[RunSpec], shard: tuple[int, int]) -> list[RunSpec]:
 
 def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
     """Expected seconds of runs, those of a shared reference once."""
-    everything = list(records)
-    # Times with other work on the device are better than none.
-    evidence = [record for record in everything if not record.made_by.shared_device] or everything
+    evidence = list(records)
     rest, references, unknown = 0.0, dict[str, float](), 0
     for spec in specs:
         expected = _expected(spec, evidence)
@@ -112,6 +110,8 @@ def _expected(spec: RunSpec, records: Sequence[RunRecord]) -> tuple[float, float
         [r for r in records if _scale(r.spec, spec) and type(r.spec.method) is type(spec.method)],
     ]
     for found in alike:
+        # Times with other work on the device are better than none.
+        found = [record for record in found if not record.made_by.shared_device] or found
         if found:
             times = [(seconds, _scale(record.spec, spec)) for record in found for seconds in [split_seconds(record)]]
             return mean(s[0] * k for s, k in times), mean(s[1] * k for s, k in times)
