@@ -1,5 +1,6 @@
 """What the README says is so: its tree is the one on disk, its numbers are those of the records."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -48,6 +49,18 @@ def test_results_on_a_page_are_what_their_command_prints(typed, tmp_path, page, 
     code, printed, errors = typed(*shlex.split(command))
     assert (code, errors) == (0, "")
     assert shown.strip() == printed.strip(), f"{page.name}: osscl {command} prints something else"
+
+
+def test_the_table_of_speeds_is_the_newest_benchs():
+    (name,) = re.findall(r"\[record\]\((results/bench/[^)]+)\)", README)
+    found = json.loads((ROOT / name).read_text())
+    assert name == str(max((ROOT / "results/bench").glob("h200-*.json")).relative_to(ROOT))
+    others = {key: rate for key, rate in found["against"].items() if "training" in key}
+    told = [f"{found[key]:,.0f} views/s" for key in ("ceiling", "reference")]
+    told += [f"{100 * found[key]:.1f} %" for key in ("reference_share", "learner_share")]
+    told += [f"{found['learner_ms']:.1f} ms", f"{found['augmentation'] / 1e6:.1f} M views/s"]
+    told += [f"{rate:,.0f} views/s | ours is {found['reference'] / rate:.1f} ×" for rate in others.values()]
+    assert len(told) == 8 and all(words in README for words in told)
 
 
 def test_links_lead_somewhere():

@@ -216,7 +216,7 @@ def runs(
     from osscl.cli.show import DASH, console, number, quoted, table
     from osscl.experiments.record import read_records
     from osscl.report import tables
-    from osscl.report.naming import method_name
+    from osscl.report.naming import method_name, setting_words
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the one that --out named")
@@ -228,14 +228,17 @@ def runs(
         return
     shown = table("run", "final %", "forgetting", "minutes")
     for record in records:
-        name = f"{method_name(record)}, {record.spec.schedule.name}, seed {record.spec.seed}"
+        how = f"{method_name(record)}, {record.spec.schedule.name}, seed {record.spec.seed}"
+        name = f"{setting_words(record.spec.scenario)}: {how}"
         final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.minutes(record)
-        shown.add_row(f"{name}\n  {record.id}", final, number(record.forgetting), number(minutes))
+        shown.add_row(f"{name}\n{record.id}", final, number(record.forgetting), number(minutes))
     begun = sorted(folder.glob("*/spec.json"))
     unfinished = [spec for spec in begun if not (spec.parent / f"{spec.parent.name}.json").exists()]
     for spec in unfinished:
-        shown.add_row(f"unfinished\n  {spec.parent.name}", *[DASH] * 3)
+        shown.add_row(f"unfinished\n{spec.parent.name}", *[DASH] * 3)
     console().print(shown)
+    if any("*" in method_name(record) for record in records):
+        typer.echo("NAME* HASH: a configuration with several changes, which its record lists.")
     for spec in unfinished:
         rows = ["--stream", "FILE"] if '"stream": "' in spec.read_text(errors="replace") else []
         typer.echo(f"go on: {quoted('osscl', 'run', '--spec', spec, *rows, '--out', folder)}")
