@@ -21,7 +21,7 @@ from osscl.losses.distillation import logit_distillation, sigmoid_distillation
 from osscl.losses.semi import fixmatch, unsureness
 from osscl.methods.dm import NONE, Dm, DmConfig
 from osscl.methods.gd import Gd, GdConfig, global_target
-from osscl.methods.gem import Gem, GemConfig, Statistics, dual_weights
+from osscl.methods.gem import Gem, GemConfig, GemUpdate, Statistics, dual_weights
 from osscl.methods.icarl import Icarl, IcarlConfig
 from osscl.stream.randomness import seeded
 from osscl.vision.classifier import Classifier, Deconfident, Rows
@@ -310,6 +310,33 @@ def test_the_memory_moves_the_running_statistics_unless_they_stay_apart(stream):
         for mode in ("shared", "apart")
     )
     assert not all(torch.equal(shared[name], apart[name]) for name in shared if "running" in name)
+
+
+def test_batch_and_memory_are_normalised_together_and_each_part_has_its_gradient(stream, monkeypatch):
+    seen = []
+    find = GemUpdate._find_together
+
+    def watched(self, rows, u, past_u):
+        model = self.agent.model
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        loss = find(self, rows, u, past_u)
+        seen.append((self, rows, u, past_u, before, self.gradients.clone()))
+        return loss
+
+    monkeypatch.setattr(GemUpdate, "_find_together", watched)
+    learned(Gem, GemConfig("small"), stream, steps=3)
+    update, rows, u, past_u, before, gradients = seen[-1]
+    model = update.agent.model
+    model.load_state_dict(before)
+    model.train().requires_grad_(True)
+    images = torch.cat((update.labeled.images[rows], *(part.images for part in update.past)))
+    columns = torch.cat((update.columns[rows], *update.past_columns))
+    logits = model(weak_view(images, torch.cat((u, past_u)), update.agent.views))
+    sizes = [len(rows), *(len(part) for part in update.past)]
+    assert len(sizes) == 3 and sum(sizes) == len(images)
+    for row, z, y in zip((-1, 0, 1), logits.split(sizes), columns.split(sizes), strict=True):
+        parts = torch.autograd.grad(F.cross_entropy(z, y), list(model.parameters()), retain_graph=True)
+        assert torch.allclose(gradients[row], torch.cat([part.flatten() for part in parts]), atol=1e-5)
 
 
 def test_gradients_that_are_alike_are_projected_all_the_same():

@@ -33,6 +33,7 @@ class Passes:
     phase: str
     trained: tuple[int, ...]  # views of each forward and backward pass
     watched: tuple[int, ...] = ()  # views of each teacher's forward pass
+    backward: int = 1  # backward passes through all that is trained
 
 
 PASSES = {
@@ -42,7 +43,7 @@ PASSES = {
     "co2l-p": Passes("learner", (1024,), (1024,)),
     "gd": Passes("model", (128,), (128, 128)),
     "dm": Passes("model", (320,), (192,)),
-    "gem": Passes("model", (32, MEMORY)),
+    "gem": Passes("model", (32 + MEMORY,), backward=2),
     "icarl": Passes("model", (32,), (32,)),
 }
 
@@ -117,6 +118,8 @@ def bare_seconds(passes: Passes, device: torch.device, updates: int, repeats: in
                 teacher(x)
         losses = [F.cross_entropy(net(x), y) for x, y in zip(views[: len(labels)], labels, strict=True)]
         loss = torch.stack(losses).sum()
+        for _ in range(passes.backward - 1):
+            torch.autograd.grad(loss, descent.parameters, retain_graph=True)
         descent.step(loss)
         return loss.detach()
 

@@ -42,7 +42,9 @@ class GemConfig:
     batch: int = 32
     margin: float = 0.5  # least weight of a past gradient in the answer; pushes towards past steps
     constrained: bool = True  # without it, plain training on the labels of the step
-    memory_statistics: Literal["shared", "apart"] = "shared"  # whether the memory moves the norms' running statistics
+    # Deviation: batch and memory are normalised together. In passes of their own (Mammoth), which move the running
+    # statistics ("shared") or leave them alone ("apart"), the constraints hold for a network that is never tested.
+    memory_statistics: Literal["joint", "shared", "apart"] = "joint"
     optimiser: OptimiserConfig = PLAIN
 
     def __post_init__(self) -> None:
@@ -205,6 +207,27 @@ class GemUpdate:
 
     def _find(self, rows: Tensor, u: Tensor, past_u: Tensor | None = None) -> Tensor:
         """Every gradient into its row; returns their products, (k + 1, k + 1)."""
+        joint = self.agent.config.memory_statistics == "joint"
+        loss = self._find_together(rows, u, past_u) if joint else self._find_apart(rows, u, past_u)
+        self.loss.copy_(loss)
+        return self.gradients @ self.gradients.T
+
+    def _find_together(self, rows: Tensor, u: Tensor, past_u: Tensor | None) -> Tensor:
+        """One pass over the batch and all of the memory, and from it a gradient for each part."""
+        images, columns = self.labeled.images[rows], self.columns[rows]
+        sizes = [len(rows)]
+        if past_u is not None:
+            images = torch.cat((images, *(part.images for part in self.past)))
+            columns, u = torch.cat((columns, *self.past_columns)), torch.cat((u, past_u))
+            sizes += [len(part) for part in self.past]
+        logits = self.agent.model(weak_view(images, u, self.agent.views))
+        losses = [F.cross_entropy(*part) for part in zip(logits.split(sizes), columns.split(sizes), strict=True)]
+        for i, loss in enumerate(losses):
+            self._keep(i - 1, loss, again=i + 1 < len(losses))  # the batch's is the last row
+        return losses[0].detach()
+
+    def _find_apart(self, rows: Tensor, u: Tensor, past_u: Tensor | None) -> Tensor:
+        """A pass for the batch and one for what the memory holds of each past step."""
         beside, new = SideBySide(rows.device), len(self.past)
         if past_u is not None:
             parts = past_u.split([len(part) for part in self.past])
@@ -214,16 +237,18 @@ class GemUpdate:
         loss = self._gradient(new, self.labeled.images[rows], self.columns[rows], u)
         beside.join()
         self.statistics.fold([new] if self.agent.config.memory_statistics == "apart" else range(new + 1))
-        self.loss.copy_(loss)
-        return self.gradients @ self.gradients.T
+        return loss
 
     def _gradient(self, i: int, images: Tensor, columns: Tensor, u: Tensor) -> Tensor:
         model = self.agent.model
         with self.statistics.at(i):
             loss = F.cross_entropy(model(weak_view(images, u, self.agent.views)), columns)
-        parts = torch.autograd.grad(loss, list(model.parameters()))
-        self.gradients[i] = torch.cat([part.flatten() for part in parts])
+        self._keep(i, loss)
         return loss.detach()
+
+    def _keep(self, i: int, loss: Tensor, again: bool = False) -> None:
+        parts = torch.autograd.grad(loss, list(self.agent.model.parameters()), retain_graph=again)
+        self.gradients[i] = torch.cat([part.flatten() for part in parts])
 
     def _move(self, weights: Tensor, descent: Descent) -> Tensor:
         g = self.gradients[-1] + weights @ self.gradients[:-1]
