@@ -1,20 +1,30 @@
 """The command line: a mistake is one line and exit code 2, nothing of the user's is lost, and the rest works."""
 
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+import torch
 import yaml
 from PIL import Image
 
 from osscl.cli import main
 from osscl.data import benchmarks
+from osscl.errors import Diverged
+from osscl.experiments.checkpoint import Options
+from osscl.experiments.evaluate import refuse_divergent_loss
 from osscl.experiments.record import read_records
+from osscl.experiments.run import run
+from osscl.experiments.spec import configuration, experiment, make_spec
+from osscl.frozen import override
+from osscl.methods.method import SMOKE, Progress
 from osscl.stored import read_state, write_state
 
 OSSCL = [sys.executable, "-m", "osscl"]
@@ -244,39 +254,45 @@ def test_more_than_the_data_has_is_refused(refused, tmp_path, args, words):
     refused("stream", "digits", *args, "--data", tmp_path, "--out", tmp_path / "stream.json", words=words)
 
 
-def test_training_that_diverges_ends_in_a_line(osscl):
-    command = [
-        "run",
-        "digits",
-        "--schedule",
-        "smoke",
-        "--set",
-        "schedule.max_updates=3",
-        "--set",
-        "schedule.row_cap=64",
-    ]
-    for part in ("reference", "learner"):
-        code, _, line = osscl(*command, "--set", f"{part}.optimiser.rate=1e30")
-        assert code == 2 and line.count("\n") == 1
-        assert f"training diverged at step 1: the loss of {part} is nan after" in line
+THREE_UPDATES = ["--schedule", "smoke", "--set", "schedule.max_updates=3", "--set", "schedule.row_cap=64"]
 
 
-def test_a_network_that_diverged_is_not_kept_for_others(osscl, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["reference", "learner"])
+def test_training_that_diverges_ends_in_a_line(osscl, part):
+    code, _, line = osscl("run", "digits", *THREE_UPDATES, "--set", f"{part}.optimiser.rate=1e30")
+    assert code == 2 and line.count("\n") == 1
+    assert f"training diverged at step 1: the loss of {part} is nan after" in line
+
+
+def test_a_loss_is_looked_at_now_and_then():
+    def told(update, loss):
+        refuse_divergent_loss(Progress("learner", update, 10_000, 0, torch.tensor(loss)), 0)
+
+    for update, loss in ((200, 1.0), (199, math.nan), (10_000, 1.0)):
+        told(update, loss)
+    for update in (200, 400, 10_000):
+        with pytest.raises(Diverged, match=f"nan after {update} updates"):
+            told(update, math.nan)
+
+
+@pytest.mark.parametrize("updates", [1, 3])
+def test_a_network_that_diverged_is_not_kept_for_others(osscl, tmp_path, monkeypatch, updates):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
-    command = [
-        "run",
-        "digits",
-        "--schedule",
-        "smoke",
-        "--set",
-        "schedule.max_updates=3",
-        "--set",
-        "schedule.row_cap=64",
-    ]
-    assert osscl(*command, "--set", "reference.optimiser.rate=1e30")[0] == 2
+    command = ["run", "digits", *THREE_UPDATES, "--set", f"schedule.max_updates={updates}"]
+    diverging = ["--set", "reference.optimiser.rate=1e30", "--set", "reference.optimiser.warmup=0"]
+    assert osscl(*command, *diverging)[0] == 2
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
     assert osscl(*command)[0] == 0
     assert list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_a_run_that_diverged_begins_again(tmp_path):
+    spec = make_spec(experiment("digits"), configuration("labels-only"), SMOKE, 0)
+    spec = replace(spec, method=override(spec.method, ["learner.optimiser.rate=1e30"]))
+    for names in ({"checkpoint.diverged"}, {"checkpoint.diverged", "checkpoint.diverged-2"}):
+        with pytest.raises(Diverged):
+            run(spec, Options(tmp_path, device="cpu", save_every=0))
+        assert {path.name for path in (tmp_path / spec.id).glob("checkpoint*")} == names
 
 
 # ----- mistakes in files
@@ -486,7 +502,18 @@ def test_a_run_that_shared_its_device_once_says_so_whatever_came_after(osscl, tm
     assert osscl(*command)[0] == 0
     (record,), _ = read_records(tmp_path / "runs")
     assert record.made_by.shared_device and record.made_by.sessions == 2
+    (seconds,) = [line for line in osscl(*command)[1].splitlines() if "seconds" in line]
+    assert seconds.rstrip().endswith("—")
     assert "—" in osscl("runs")[1]  # in place of its minutes
+
+
+def test_a_reference_from_a_shared_device_makes_no_time(osscl, tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    assert osscl(*DIGITS, "--shared-device")[0] == 0
+    assert osscl(*DIGITS, "--method", "ursl-plus")[0] == 0
+    records, _ = read_records(tmp_path / "runs")
+    assert len(records) == 2 and all(record.made_by.shared_device for record in records)
+    assert {phase.cached for record in records for phase in record.steps[0].phases} == {True, False}
 
 
 def test_a_checkpoint_of_another_version_is_told_and_left_alone(refused, osscl, tmp_path):

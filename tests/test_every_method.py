@@ -247,6 +247,7 @@ ABLATIONS = {
     "head by itself": ["head.pseudo=self", ALL_PASS],
     "head by the past": ["head.pseudo=past", ALL_PASS],
     "two heads": ["head.reference=0.5"],
+    "two heads by the past": ["head.pseudo=past", "head.reference=0.5", ALL_PASS],
     "labelled epochs": ["learner.epoch=labeled", "learner.batch=8"],
     "sgd head": ["head.solver=sgd"],
     "head after": ["head.memory=after"],
@@ -256,6 +257,8 @@ ABLATIONS = {
     "only the reference teaches": ["learner.sup=0", "learner.gamma=0"],
 }
 OWN_STATE = [
+    "head by the past",
+    "two heads by the past",
     "two heads",
     "goes back",
     "starts as reference each time",
@@ -735,6 +738,20 @@ def test_a_head_by_the_gate_brings_a_reference():
     assert not LABELS_ONLY.needs_reference
     assert override(LABELS_ONLY, ["head.pseudo=gate"]).needs_reference
     assert not override(LABELS_ONLY, ["learner.past_on=both", "learner.gamma=0"]).needs_reference
+
+
+@pytest.mark.parametrize("name", ["ursl-plus", "ursl-as-printed"])
+def test_the_demos_size_leaves_what_makes_a_method(name):
+    config, small = CONFIGURATIONS[name], demo_sized(CONFIGURATIONS[name])
+    for part, field in (("learner", "start"), ("head", "reference"), ("head", "pseudo"), ("head", "solver")):
+        assert getattr(getattr(small, part), field) == getattr(getattr(config, part), field)
+
+
+def test_a_head_by_the_gate_is_fitted_once(stream, monkeypatch):
+    fitted = []
+    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    learned(changed("head.pseudo=gate", ALL_PASS), stream)
+    assert len(fitted) == len(stream) and all(fit.believed is not None for fit in fitted)
 
 
 def test_at_every_size_a_configuration_is_itself():

@@ -545,6 +545,13 @@ def test_believed_rows_enter_a_ridge_once_and_as_they_are():
     np.testing.assert_allclose(head(torch.tensor(raw).float()).numpy() / head.scale, expected, atol=5e-4)
 
 
+def test_believed_rows_do_not_stand_apart_for_the_temperature(monkeypatch):
+    asked = []
+    monkeypatch.setattr(heads, "calibration", lambda x, targets, apart, *_: asked.append(apart.tolist()) or 1.0)
+    fit(HeadConfig("ridge", copies=1), stripes({0: 2}), [0, 3], believed=stripes({3: 3}))
+    assert asked == [[False, True, False, True, False, False, False]]
+
+
 def test_believed_rows_are_as_good_as_any_for_sgd():
     data, believed = stripes({0: 8}), stripes({3: 8})
     both = Labeled(torch.cat((data.images, believed.images)), torch.cat((data.labels, believed.labels)))

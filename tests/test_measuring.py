@@ -110,6 +110,18 @@ def test_a_study_of_heads_is_kept_where_asked_and_overwrites_nothing(typed, tmp_
     assert code == 2 and "heads.json exists" in error
 
 
+def test_the_past_is_asked_where_a_run_has_kept_it(tmp_path):
+    scenario = replace(experiment("digits"), validation_share=0.1)
+    for name in ("ursl", "ursl-plus"):
+        spec = make_spec(scenario, configuration(name), SMOKE, 0)
+        run(spec, Options(tmp_path, device="cpu"))
+        if name == "ursl-plus":
+            assert len(study_heads(tmp_path / spec.id, [[], ["pseudo=none"]], device="cpu")) == 2
+        else:
+            with pytest.raises(SpecError, match="which this run has not kept"):
+                study_heads(tmp_path / spec.id, [["pseudo=past"]], device="cpu")
+
+
 def test_heads_that_a_run_has_no_means_for_are_refused(tmp_path):
     scenario = replace(experiment("digits"), validation_share=0.1)
     spec = make_spec(scenario, configuration("labels-only"), SMOKE, 0)

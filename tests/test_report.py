@@ -12,6 +12,7 @@ import torch
 
 from osscl.data.images import ImageBank, Labeled
 from osscl.experiments.record import read_records
+from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
 from osscl.metrics import drops
@@ -141,6 +142,20 @@ def test_the_papers_number_stands_beside_its_own_method_alone(ursl, method):
     theirs = {"co2l": (58.3, 1.0), "gd": (48.1, 1.3), "dm": (59.6, 4.2)}.get(method)  # in the paper's Table 1
     assert beside(ursl) == (72.8, 0.9) and beside(other) == theirs
     assert ('class="bar marked"' in build_page([other])) == (theirs is not None)
+
+
+def test_the_papers_number_is_not_beside_an_ablation(ursl):
+    for config in (CONFIGURATIONS["labels-only"], override(CONFIGURATIONS["ursl"], ["learner.gamma=0"])):
+        other = replace(ursl, spec=replace(ursl.spec, method=config))
+        assert beside(other) is paper_of(other) is None
+    plus = replace(ursl, spec=replace(ursl.spec, method=CONFIGURATIONS["ursl-plus"]))
+    assert beside(plus) == (72.8, 0.9)
+
+
+def test_a_record_keeps_the_name_that_it_ran_under(ursl):
+    config = override(CONFIGURATIONS["ursl-plus"], ["learner.epochs=200"])
+    changed = replace(ursl, configuration="ursl-plus", spec=replace(ursl.spec, method=config))
+    assert method_name(changed) == "ursl-plus, learner.epochs=200"
 
 
 @pytest.mark.parametrize("schedule", [SMOKE, DEMO, replace(PAPER, name="own", max_updates=3)])

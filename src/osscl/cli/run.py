@@ -1,5 +1,6 @@
 """`osscl run`, `runs`, `list`, `stream`: runs and what they are made of."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -237,8 +238,8 @@ def runs(
     for spec in unfinished:
         shown.add_row(f"unfinished\n{spec.parent.name}", *[DASH] * 3)
     console().print(shown)
-    if any("*" in method_name(record) for record in records):
-        typer.echo("NAME* HASH: a configuration with several changes, which its record lists.")
+    if any(re.search(r" [0-9a-f]{6}$", method_name(record)) for record in records):
+        typer.echo("NAME HASH: a configuration with several changes, which its record lists.")
     for spec in unfinished:
         rows = ["--stream", "FILE"] if '"stream": "' in spec.read_text(errors="replace") else []
         typer.echo(f"go on: {quoted('osscl', 'run', '--spec', spec, *rows, '--out', folder)}")

@@ -185,7 +185,8 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
         table.add_row(str(t + 1), *shown, *_gate_cells(gated[0].steps[t] if gated else None))
     table.add_section()
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
-    table.add_row("seconds", *(number(record.made_by.seconds, 0) for _, record in records))
+    timed = [None if record.made_by.shared_device else record.made_by.seconds for _, record in records]
+    table.add_row("seconds", *(number(seconds, 0) for seconds in timed))
     return table
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from osscl.device import synchronise
-from osscl.errors import DataError, SpecError, Stopped, UserError
+from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError
 from osscl.experiments.record import StepRecord
 from osscl.frozen import from_plain, plain
 from osscl.methods.method import Method, Progress
@@ -68,6 +68,23 @@ class Position:
     sessions: int = 1
 
 
+def set_aside(checkpoint: Path, why: str) -> Path:
+    """Keep a checkpoint where no run will go on from it."""
+    taken = len(list(checkpoint.parent.glob(f"{checkpoint.stem}.{why}*")))
+    return checkpoint.replace(checkpoint.with_suffix(f".{why}-{taken + 1}" if taken else f".{why}"))
+
+
+@contextlib.contextmanager
+def divergence_set_aside(folder: Path) -> Iterator[None]:
+    """What has diverged is not gone on with: the same command begins again."""
+    try:
+        yield
+    except Diverged:
+        if (checkpoint := folder / f"checkpoint{SUFFIX}").exists():
+            set_aside(checkpoint, "diverged")
+        raise
+
+
 class Saver:
     """Saves the state of a run at good moments, restores it, and stops the run when it is told to."""
 
@@ -87,8 +104,7 @@ class Saver:
         saved, file = read_state(self.path), self.path.with_suffix(SUFFIX)
         if saved is None:
             if file.exists():
-                taken = len(list(file.parent.glob("checkpoint.damaged*")))
-                kept = file.replace(self.path.with_suffix(f".damaged-{taken + 1}" if taken else ".damaged"))
+                kept = set_aside(file, "damaged")
                 logging.getLogger("osscl").warning("osscl: damaged checkpoint, kept as %s; the run begins again", kept)
             return self.position
         try:

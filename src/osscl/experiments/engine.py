@@ -1,4 +1,4 @@
-"""Where a list of specs is carried out: one after another here, or on a Ray cluster. The records do not tell which."""
+"""Where a list of specs is carried out: one after another here, or on a Ray cluster; records tell neither."""
 
 import contextlib
 import logging

@@ -21,7 +21,7 @@ class Outcome:
     schedule: Schedule
     records: tuple[RunRecord, ...]
     values: tuple[float, ...]  # one a record
-    untimed: bool = False  # there are runs, none of which tells what the cell asks for
+    untimed: bool = False  # a time is asked for, and its runs shared their device
 
     @property
     def mean(self) -> float | None:
@@ -75,7 +75,8 @@ def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[in
     found = [records[id] for seed in seeds if (id := cell.spec(schedule, seed).id) in records]
     values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
     told = tuple(value for _, value in values)
-    return Outcome(cell, schedule, tuple(record for record, _ in values), told, bool(found) and not values)
+    untimed = not values and any(record.made_by.shared_device for record in found)
+    return Outcome(cell, schedule, tuple(record for record, _ in values), told, untimed)
 
 
 def measured(record: RunRecord, measure: Measure) -> float | None:

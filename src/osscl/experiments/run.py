@@ -17,7 +17,7 @@ from osscl.data.images import ImageBank
 from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
-from osscl.experiments.checkpoint import Options, Position, Saver, occupied
+from osscl.experiments.checkpoint import Options, Position, Saver, divergence_set_aside, occupied
 from osscl.experiments.evaluate import evaluate, judge_gate, refuse_divergence, refuse_divergent_loss
 from osscl.experiments.record import (
     Provenance,
@@ -56,7 +56,7 @@ def run(
     banks = stream.banks if stream is not None else load_banks(spec, options.data, device)
     built = build_stream(spec.scenario, banks, spec.seed)
     stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
-    with occupied(folder):
+    with occupied(folder), divergence_set_aside(folder):
         if finished.exists():  # by now
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
@@ -80,7 +80,7 @@ def _carry_out(
         options.watcher.progress(reports["t"], len(stream), where)
 
     cache = cache_dir() / "references" if options.share_references else None
-    runtime = Runtime(device, precision_of(device), saver.keep, progress, cache)
+    runtime = Runtime(device, precision_of(device), saver.keep, progress, cache, options.shared_device)
     setting = setting_of(spec, stream)
     agent: Method = kind(spec.method, setting, runtime)
     position = saver.restore(agent)
@@ -121,7 +121,8 @@ def make_record(
     made_by = Provenance(
         command_line(), commit(), device_name(device), str(precision_of(device)).removeprefix("torch."), __version__,
         torch.__version__, python_version(), datetime.now(UTC).isoformat(timespec="seconds"),
-        round(saver.seconds(), 2), position.sessions, peak, saver.shared_device,
+        round(saver.seconds(), 2), position.sessions, peak,
+        saver.shared_device or any(phase.shared for step in position.steps for phase in step.phases),
     )  # fmt: skip
     return RunRecord(
         id=spec.id,

@@ -68,7 +68,7 @@ def demo_sized(config: Any) -> Any:
         config.learner, net=small.net, epochs=small.epochs, min_updates=small.min_updates, batch=small.batch,
         optimiser=small.optimiser,
     )  # fmt: skip
-    head = replace(DEMO_URSL.head, solver=config.head.solver)
+    head = replace(config.head, penalty=DEMO_URSL.head.penalty)
     changes: dict[str, Any] = {"reference": reference, "learner": learner, "head": head}
     if isinstance(config, UrslConfig):
         changes["gate"] = replace(config.gate, eta=DEMO_URSL.gate.eta, spread=DEMO_URSL.gate.spread)

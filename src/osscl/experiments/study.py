@@ -136,7 +136,7 @@ def study_heads(
             raise SpecError(f"{field} needs a reference network, and this run has none")
     heads = [override(spec.method.head, changes) for changes in variants]
     if agent.before is None and any(head.pseudo == "past" for head in heads):
-        raise SpecError("pseudo=past needs the agent as it was before the last step, which a finished run has not kept")
+        raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
     results = []
     for changes, head in zip(variants, heads, strict=True):
         agent.config = replace(spec.method, head=head)

@@ -36,8 +36,8 @@ class HeadConfig:
     # What a head of its own on the reference's features says weighs so much in the prediction; 0: nothing (the paper).
     reference: float = added_later(0.0, legacy=0.0)
     # Unlabelled rows beside the labelled ones: none (the paper); those above tau_pl with the nearest prototype's class;
-    # those above tau_id with the class that the heads themselves give them; or the same, where that is a past class
-    # with the class that the agent gave them before it learned this step.
+    # those above tau_id with the class that the heads themselves give them (self); or (past) the same, but where that
+    # is a past class, with the class that the agent gave them before this step.
     pseudo: Literal["none", "gate", "self", "past"] = added_later("none", legacy="none")
 
     def __post_init__(self) -> None:

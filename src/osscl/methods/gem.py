@@ -193,7 +193,8 @@ class GemUpdate:
         self.loss = torch.zeros((), device=self.agent.runtime.device)
         device = self.agent.runtime.device
         self.statistics = Statistics(self.agent.model, len(self.past) + 1)
-        self.agent.model.compiles = False  # a compiled pass would be bound to one place of its statistics
+        # A compiled pass goes backwards once, and would be bound to one place of its statistics.
+        self.agent.model.compiles = False
         find = Replay(self._find, device)
         move = Replay(lambda weights: self._move(weights, descent), device)
 

@@ -98,6 +98,7 @@ class Runtime:
     )
     progress: Callable[[Progress], None] = _nothing
     reference_cache: Path | None = None
+    shared_device: bool = False  # with other work on the device: the cache says so of what is kept there
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class PhaseReport:
     updates: int = 0
     views: int = 0
     cached: bool = False  # the seconds are those of the run that did the work
+    shared: bool = False  # … and that run shared its device with other work
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class PhaseLog:
         reports = dict(self.reports)
         if self.open is not None:
             reports[self.open] = PhaseReport(self.open, self.before + time.perf_counter() - self.started)
-        return {name: [r.seconds, r.updates, r.views, r.cached] for name, r in reports.items()}
+        return {name: [r.seconds, r.updates, r.views, r.cached, r.shared] for name, r in reports.items()}
 
     def load_state(self, state: State) -> None:
         self.open = None

@@ -22,7 +22,7 @@ from osscl.methods.method import PhaseLog, PhaseReport, Progress, Runtime, Setti
 from osscl.stored import read_state, write_state
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import two_views
-from osscl.vision.encoder import WIDEST, EncoderConfig, frozen_copy, new_encoder, projector
+from osscl.vision.encoder import WIDEST, EncoderConfig, frozen_copy, in_chunks, new_encoder, projector
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ class Reference:
             log.begin("reference")
             updates, views = self._train(unlabeled, t)
             log.end(updates, views)
-            self._to_cache(key, log.reports["reference"])
+            if bool(in_chunks(self.encoder, unlabeled[:8]).isfinite().all()):  # what has diverged is no use to others
+                self._to_cache(key, log.reports["reference"])
         self.trainings += 1
         self.history = content.hexdigest()
 
@@ -181,11 +182,13 @@ class Reference:
             return None
         self._load_networks(found["networks"])
         cost = found["cost"]
-        return PhaseReport("reference", cost["seconds"], cost["updates"], cost["views"], cached=True)
+        shared = cost.get("shared", False)
+        return PhaseReport("reference", cost["seconds"], cost["updates"], cost["views"], cached=True, shared=shared)
 
     def _to_cache(self, key: str, cost: PhaseReport) -> None:
         if self.runtime.reference_cache is None:
             return
+        cost = replace(cost, shared=self.runtime.shared_device)
         entry = {"networks": self._networks(), "cost": plain(cost), "written": time.time()}
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not the run
             write_state(self.runtime.reference_cache / key, entry)

@@ -97,10 +97,12 @@ class Ursl:
         if self.step_open == step.index:
             return  # goes on inside this step
         self.step_open, self.sorted, self.before = step.index, None, None
-        if self.head is not None and self.config.head.pseudo == "past":
-            self.before = self._called(step.unlabeled)
-        self.classes.extend(step.new_classes)
         self.log, self.notes = PhaseLog(self.runtime.device), {}
+        if self.head is not None and self.config.head.pseudo == "past":
+            self.log.begin("head")
+            self.before = self._called(step.unlabeled)
+            self.log.end()
+        self.classes.extend(step.new_classes)
         if step.index > 0:
             self.learner.remember_past()
 
@@ -181,9 +183,13 @@ class Ursl:
         cap, names = self.setting.schedule.max_updates, ("head", step.index)
         augmentation, seed = self.setting.augmentation, self.setting.seed
         fit = HeadFit(self.learner.encoder, known, self.classes, augmentation, seed, names, cap)
-        self._fit_both(fit, found)
-        if found is not None and self.config.head.pseudo != "none":
-            self._fit_both(replace(fit, believed=self._believed(step, found.report)), found)
+        pseudo = self.config.head.pseudo if found is not None else "none"
+        if pseudo != "gate":
+            self._fit_both(fit, found)
+        if found is not None and pseudo != "none":
+            # At the first heads' scale, where there are any: rows that they have named would calibrate them too well.
+            scale = self.head.scale if self.head is not None and pseudo != "gate" else None
+            self._fit_both(replace(fit, scale=scale, believed=self._believed(step, found.report)), found)
 
     def _fit_both(self, fit: HeadFit, found: Segregated | None) -> None:
         self.head, self.second = fit_head(self.config.head, fit), None

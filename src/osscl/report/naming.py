@@ -45,6 +45,8 @@ def method_name(record: RunRecord) -> str:
     if type(method) not in map(type, CONFIGURATIONS.values()):
         return record.configuration
     near = [(name, changes(plain(config), plain(method))) for name, config in _named_configs(type(method))]
+    # What it was called when it ran comes first: the name may stand for something else by now.
+    near = [one for one in near if one[0] == record.configuration] or near
     if near:
         name, changed = min(near, key=lambda one: len(one[1]))
         if len(changed) <= MOST_CHANGES:

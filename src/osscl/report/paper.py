@@ -73,7 +73,12 @@ def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) 
     theirs = " The paper's: mean ± std of 3 runs." if any(one.cell.published for one in found) else ""
     told = seeds_told((seed for one in found for seed in one.seeds), seeds)
     words = f"schedule {schedule.name}, {told}, mean ± population std over seeds"
-    return f"Final accuracy in % (min: minutes); {words}{made}.{theirs}"
+    untimed = (
+        " Not timed: other work went on on the device; without that record it is run again."
+        if any(one.untimed for one in found)
+        else ""
+    )
+    return f"Final accuracy in % (min: minutes); {words}{made}.{theirs}{untimed}"
 
 
 def _lines(notes: Sequence[str]) -> str:

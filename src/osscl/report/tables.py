@@ -6,6 +6,7 @@ from statistics import mean, pstdev
 from osscl.experiments.claims import TRIALS
 from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
+from osscl.experiments.spec import name_of
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_words, setting_words
 
@@ -47,13 +48,14 @@ def headline(records: Iterable[RunRecord]) -> TableSection:
 
 
 def paper_of(record: RunRecord) -> tuple[float, float] | None:
-    """The paper's URSL beside a run of its family; None beside one that is not meant to reach it."""
-    return published(record.spec.scenario) if record.spec.type == "ursl" and not only_tries(record) else None
+    """The paper's URSL beside a run of URSL or of ours; None beside one that is not meant to reach it."""
+    whole = name_of(record.spec) in ("ursl", "ursl-as-printed", "ursl-plus") and not only_tries(record)
+    return published(record.spec.scenario) if whole else None
 
 
 def beside(record: RunRecord) -> tuple[float, float] | None:
     """What the paper has for the same method; beside ours, for its URSL."""
-    same = None if only_tries(record) else published(record.spec.scenario, record.configuration)
+    same = None if only_tries(record) else published(record.spec.scenario, name_of(record.spec))
     return paper_of(record) or same
 
 
