@@ -14,7 +14,7 @@ import pytest
 from osscl.errors import SpecError, Stopped, UserError
 from osscl.experiments import engine as engines
 from osscl.experiments.checkpoint import Options, Unwatched, occupied
-from osscl.experiments.engine import Engine, carry_out
+from osscl.experiments.engine import Engine, carry_out, part_of_a_gpu
 from osscl.experiments.plan import reference_of
 from osscl.experiments.record import record_to_plain
 from osscl.experiments.spec import EXPERIMENTS, make_spec, with_seed
@@ -102,6 +102,10 @@ def test_each_run_has_a_watcher_of_its_own(monkeypatch):
     monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: watchers.append(options.watcher))
     list(carry_out(SPECS, Options(), watch=lambda spec: contextlib.nullcontext(spec.id)))
     assert watchers == [spec.id for spec in SPECS]
+
+
+def test_parts_of_a_gpu_make_no_times():
+    assert [part_of_a_gpu({"CPU": 1.0, "GPU": share}) for share in (0.0, 0.25, 1.0, 2.0)] == [False, True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
     sent = replace(options, out=options.out.resolve(), data=data, watcher=Unwatched())  # workers have folders of theirs
     with _cluster(engine.address) as ray:
         wanted = _wanted(ray, missing, options, engine)
-        sent = replace(sent, shared_device=options.shared_device or 0 < wanted["GPU"] < 1)
+        sent = replace(sent, shared_device=options.shared_device or part_of_a_gpu(wanted))
         waiting = _submit(ray, missing, sent, watch, wanted)
         try:
             while waiting:
@@ -95,6 +95,11 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
             raise Stopped from None
         finally:
             _stop(ray, list(waiting))
+
+
+def part_of_a_gpu(wanted: Mapping[str, float]) -> bool:
+    """Whether runs may find each other on one device, so that their times are no measure."""
+    return 0 < wanted["GPU"] < 1
 
 
 def _submit(
