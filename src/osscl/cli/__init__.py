@@ -93,6 +93,9 @@ def _usage(error: Any) -> str:
     message = error.format_message().removesuffix(".")
     if message.startswith("No such command"):
         return f"{message}; allowed: {', '.join(error.ctx.command.list_commands(error.ctx))}"
+    if "'--seed'" in message and error.ctx is not None:
+        several = any(param.name == "seeds" for param in error.ctx.command.params)
+        return f"--seed takes one whole number from 0 on{'; several go with --seeds, as in --seeds 0-2' * several}"
     return f"{message}; see {error.ctx.command_path} --help" if error.ctx is not None else message
 
 
