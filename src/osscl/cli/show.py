@@ -17,6 +17,7 @@ from rich.text import Text
 from osscl.experiments.record import RunRecord, StepRecord
 from osscl.experiments.spec import describe_schedule
 from osscl.methods.method import Progress
+from osscl.report.tables import minutes
 
 DASH = "—"
 
@@ -174,7 +175,7 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
     if gated:
         caption += " Gate: unlabelled images of classes met against all others; precision: of those let in, share met."
-    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
         table.add_column(name, justify="right", no_wrap=True)
@@ -185,8 +186,10 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
         table.add_row(str(t + 1), *shown, *_gate_cells(gated[0].steps[t] if gated else None))
     table.add_section()
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
-    timed = [None if record.made_by.shared_device else record.made_by.seconds for _, record in records]
-    table.add_row("seconds", *(number(seconds, 0) for seconds in timed))
+    timed = [minutes(record) for _, record in records]
+    table.add_row("seconds", *(number(None if one is None else 60 * one, 0) for one in timed))
+    if any(phase.cached for _, record in records for step in record.steps for phase in step.phases):
+        table.caption = f"{table.caption} Seconds: a reference network that was there counts as it cost."
     return table
 
 

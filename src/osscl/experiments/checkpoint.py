@@ -49,12 +49,15 @@ class Options:
     max_minutes: float | None = None
     save_every: float = 60.0  # seconds between saves inside a phase
     share_references: bool = True
+    references: Path | None = None  # where they are shared; the cache where None
     shared_device: bool = False  # other work goes on there: a record's times are not shown as a measure of the method
     watcher: Watcher = field(default_factory=Unwatched)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "out", Path(self.out))  # from Python, a string will do
-        object.__setattr__(self, "data", None if self.data is None else Path(self.data))
+        for name in ("data", "references"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else Path(given))
 
 
 @dataclass

@@ -79,7 +79,7 @@ def _carry_out(
         refuse_divergent_loss(where, reports["t"])
         options.watcher.progress(reports["t"], len(stream), where)
 
-    cache = cache_dir() / "references" if options.share_references else None
+    cache = (options.references or cache_dir() / "references") if options.share_references else None
     runtime = Runtime(device, precision_of(device), saver.keep, progress, cache, options.shared_device)
     setting = setting_of(spec, stream)
     agent: Method = kind(spec.method, setting, runtime)
