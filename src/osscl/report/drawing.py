@@ -16,7 +16,12 @@ STEPS = (
         "SL_t learns from labels and T̂ by L_sup, keeps what it was before by L_TD (its teacher is SL_t−1), and "
         "follows the reference on labels and Û by L_KD.",
     ),
-    ("Head", "A linear head on the learner's features, fitted on T_t and M, names the class."),
+    (
+        "Head",
+        "A linear head on the learner's features, fitted on T_t and M, names the class. "
+        "In ursl-plus, which is ours, SL_1 starts as UR_1, a head on UR_t's features has half of the say, and both "
+        "heads learn from Û, too.",
+    ),
     ("Memory", "M keeps equally many labelled images of every class met. Unlabelled images are never kept."),
 )
 WORDS = (

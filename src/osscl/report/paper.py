@@ -70,15 +70,17 @@ def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) 
     """What the numbers are: measure, schedule, seeds, devices."""
     devices = sorted({record.made_by.device for one in found for record in one.records})
     made = f"; made on {', '.join(devices)}" if devices else ""
-    theirs = " The paper's: mean ± std of 3 runs." if any(one.cell.published for one in found) else ""
+    spread = any(one.cell.published is not None and one.cell.published.std is not None for one in found)
+    theirs = " The paper's: mean ± std of 3 runs." if spread else ""
+    what = "Minutes" if all(one.cell.measure != "accuracy" for one in found) else "Final accuracy in % (min: minutes)"
     told = seeds_told((seed for one in found for seed in one.seeds), seeds)
     words = f"schedule {schedule.name}, {told}, mean ± population std over seeds"
     untimed = (
-        " Not timed: other work went on on the device; without that record it is run again."
+        " Not timed: other work went on on the device; with its record moved away, a run is made and timed anew."
         if any(one.untimed for one in found)
         else ""
     )
-    return f"Final accuracy in % (min: minutes); {words}{made}.{theirs}{untimed}"
+    return f"{what}; {words}{made}.{theirs}{untimed}"
 
 
 def _lines(notes: Sequence[str]) -> str:
