@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from osscl.experiments.checkpoint import Options
 from osscl.experiments.evaluate import refuse_divergent_loss
 from osscl.experiments.record import read_records
 from osscl.experiments.run import run
+from osscl.experiments.saved import load
 from osscl.experiments.spec import configuration, experiment, make_spec
 from osscl.frozen import override
 from osscl.methods.method import SMOKE, Progress
@@ -525,6 +527,20 @@ def test_a_checkpoint_of_another_version_is_told_and_left_alone(refused, osscl, 
     del state["method"]["learner"]
     write_state(checkpoint, state)
     refused(*command, words=["of another version", "move it away to begin again"])
+
+
+def test_what_looks_known_goes_by_a_threshold_that_can_be_moved(refused, osscl, copied, tmp_path):
+    def known(*args):
+        code, shown, _ = osscl("predict", copied, *args)
+        assert code == 0
+        return [int(count) for count in re.findall(r"(\d+) look known", shown)]
+
+    assert known("--threshold", "-1") == [400, 400] and known("--threshold", "1") == [0, 0]
+    assert known() == known("--threshold", str(load(copied, "cpu").threshold))
+    refused("predict", copied, "--threshold", "2", words="'--threshold'")
+    assert osscl(*DIGITS, "--method", "labels-only", "--out", tmp_path / "other")[0] == 0
+    (other,) = (tmp_path / "other").iterdir()
+    refused("predict", other, "--threshold", "0", words="--threshold is the gate's")
 
 
 def test_predict_says_what_it_cannot_read(refused, copied, tmp_path):

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osscl.errors import UserError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -17,6 +19,11 @@ def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
     images: Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE]...", help="Files; else test rows.")] = None,
     sample: Annotated[int, typer.Option(min=1, help="How many held-out rows, where no image is given.")] = 8,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=-1, max=1, help="Gate score above which an image looks known; the run's own by default.",
+                     show_default=False),
+    ] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
 ) -> None:  # fmt: skip
@@ -24,8 +31,10 @@ def predict(
     from osscl.experiments.saved import load, read_images, read_spec
 
     loaded = load(folder, device)
+    if threshold is not None and loaded.threshold is None:
+        raise UserError(f"--threshold is the gate's, and the method of {folder} has none")
     if images:
-        _show(loaded, read_images(images, loaded.images), [str(path) for path in images], [])
+        _show(loaded, read_images(images, loaded.images), [str(path) for path in images], [], threshold)
         return
     import torch
 
@@ -35,15 +44,19 @@ def predict(
     rows = {name: _rows(bank)[: counts[name]] for name, bank in held_out.items()}
     names = [f"{name} test {row}" for name in held_out for row in rows[name].tolist()]
     truth = [word for name, bank in held_out.items() for word in _words(bank, rows[name])]
-    _show(loaded, torch.cat([bank.test.images[rows[name]] for name, bank in held_out.items()]), names, truth)
+    pictures = torch.cat([bank.test.images[rows[name]] for name, bank in held_out.items()])
+    _show(loaded, pictures, names, truth, threshold)
     for name, bank in held_out.items():
-        typer.echo(_summary(loaded, name, bank, learned=name == scenario.main))
+        typer.echo(_summary(loaded, name, bank, threshold, learned=name == scenario.main))
+    if loaded.threshold is not None:
+        least = loaded.threshold if threshold is None else threshold
+        typer.echo(f"an image looks known where its gate score is above {least:.3f}; --threshold moves that")
 
 
-def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str]) -> None:
+def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str], threshold: float | None) -> None:
     from osscl.cli.show import DASH, console, table
 
-    found = loaded.predict(rows)
+    found = loaded.predict(rows, threshold)
     shown = table("image", *(["truth"] if truth else []), "class", "probability", "gate score", "looks known")
     for i, name in enumerate(names):
         score = DASH if found.scores is None else f"{float(found.scores[i]):.3f}"
@@ -53,10 +66,10 @@ def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str]) -> No
     console().print(shown)
 
 
-def _summary(loaded: Any, name: str, bank: "ImageBank", *, learned: bool) -> str:
+def _summary(loaded: Any, name: str, bank: "ImageBank", threshold: float | None, *, learned: bool) -> str:
     """How such images fare as a whole: a handful may be an unlucky one."""
     rows = _rows(bank)[:ASKED]
-    found = loaded.predict(bank.test.images[rows])
+    found = loaded.predict(bank.test.images[rows], threshold)
     right = sum(a == b for a, b in zip(found.names, _words(bank, rows), strict=True))
     words = [f"{right} named right"] if learned else []
     if found.known is not None:

@@ -56,17 +56,23 @@ class Model:
         """Names of the classes learned, in the order in which they were met."""
         return tuple(self.class_names[c] for c in self.agent.classes)
 
-    def predict(self, images: Tensor | np.ndarray[Any, Any]) -> Prediction:
-        """Labels and gate scores of (n, channels, size, size) uint8 images."""
+    @property
+    def threshold(self) -> float | None:
+        """The gate score above which an image looks known, as the last step set it; None without a gate."""
+        gate = getattr(self.agent, "gate", None)
+        return None if gate is None else float(gate.threshold)
+
+    def predict(self, images: Tensor | np.ndarray[Any, Any], threshold: float | None = None) -> Prediction:
+        """Labels and gate scores of (n, channels, size, size) uint8 images; known above `threshold`, or the gate's."""
         x = self._checked(torch.as_tensor(images))
         probabilities = self.agent.predict(x).softmax(1).cpu()
         best = probabilities.max(1)
         labels = torch.tensor(self.agent.classes)[best.indices]
         scores = known = None
-        gate = getattr(self.agent, "gate", None)
-        if gate is not None:
+        least = self.threshold if threshold is None else threshold
+        if self.threshold is not None:
             scores = self.agent.gate_scores(x).cpu()  # type: ignore[attr-defined]
-            known = scores > gate.threshold
+            known = scores > least
         names = tuple(self.class_names[c] for c in labels.tolist())
         return Prediction(labels, names, best.values, scores, known)
 
