@@ -33,6 +33,7 @@ def predict(
     loaded = load(folder, device)
     if threshold is not None and loaded.threshold is None:
         raise UserError(f"--threshold is the gate's, and the method of {folder} has none")
+    threshold = loaded.threshold if threshold is None else threshold
     if images:
         _show(loaded, read_images(images, loaded.images), [str(path) for path in images], [], threshold)
         return
@@ -48,9 +49,8 @@ def predict(
     _show(loaded, pictures, names, truth, threshold)
     for name, bank in held_out.items():
         typer.echo(_summary(loaded, name, bank, threshold, learned=name == scenario.main))
-    if loaded.threshold is not None:
-        least = loaded.threshold if threshold is None else threshold
-        typer.echo(f"an image looks known where its gate score is above {least:.3f}; --threshold moves that")
+    if threshold is not None:
+        typer.echo(f"an image looks known where its gate score is above {threshold:.3f}; --threshold moves that")
 
 
 def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str], threshold: float | None) -> None:

@@ -228,8 +228,9 @@ def runs(
         typer.echo(tables.markdown(records), nl=False)
         return
     shown = table("run", "final %", "forgetting", "minutes")
-    for record in records:
-        how = f"{method_name(record)}, {record.spec.schedule.name}, seed {record.spec.seed}"
+    methods = [method_name(record) for record in records]
+    for record, method in zip(records, methods, strict=True):
+        how = f"{method}, {record.spec.schedule.name}, seed {record.spec.seed}"
         name = f"{setting_words(record.spec.scenario)}: {how}"
         final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.minutes(record)
         shown.add_row(f"{name}\n{record.id}", final, number(record.forgetting), number(minutes))
@@ -238,7 +239,7 @@ def runs(
     for spec in unfinished:
         shown.add_row(f"unfinished\n{spec.parent.name}", *[DASH] * 3)
     console().print(shown)
-    if any(re.search(r" [0-9a-f]{6}$", method_name(record)) for record in records):
+    if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
         typer.echo("NAME HASH: a configuration with several changes, which its record lists.")
     for spec in unfinished:
         rows = ["--stream", "FILE"] if '"stream": "' in spec.read_text(errors="replace") else []

@@ -175,6 +175,8 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
     if gated:
         caption += " Gate: unlabelled images of classes met against all others; precision: of those let in, share met."
+    if any(phase.cached for _, record in records for step in record.steps for phase in step.phases):
+        caption += " Seconds: a reference network that was there counts as it cost."
     table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
@@ -188,8 +190,6 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
     timed = [minutes(record) for _, record in records]
     table.add_row("seconds", *(number(None if one is None else 60 * one, 0) for one in timed))
-    if any(phase.cached for _, record in records for step in record.steps for phase in step.phases):
-        table.caption = f"{table.caption} Seconds: a reference network that was there counts as it cost."
     return table
 
 

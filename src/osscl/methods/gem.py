@@ -188,11 +188,11 @@ class GemUpdate:
 
     def starting(self, descent: Descent) -> Callable[..., Tensor]:
         """The update as a function of the batch's rows, its uniform numbers and those of the memory."""
-        length = sum(p.numel() for p in descent.parameters)
-        self.gradients = torch.zeros(len(self.past) + 1, length, device=self.agent.runtime.device)  # the last: new
-        self.loss = torch.zeros((), device=self.agent.runtime.device)
-        device = self.agent.runtime.device
-        self.statistics = Statistics(self.agent.model, len(self.past) + 1)
+        device, length = self.agent.runtime.device, sum(p.numel() for p in descent.parameters)
+        self.gradients = torch.zeros(len(self.past) + 1, length, device=device)  # the last: new
+        self.loss = torch.zeros((), device=device)
+        if self.agent.config.memory_statistics != "joint":
+            self.statistics = Statistics(self.agent.model, len(self.past) + 1)
         # A compiled pass goes backwards once, and would be bound to one place of its statistics.
         self.agent.model.compiles = False
         find = Replay(self._find, device)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from osscl.device import Replay
-from osscl.frozen import content_id, plain, require, require_choices
+from osscl.frozen import content_id, from_plain, plain, require, require_choices
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Shuffled, with_draws
 from osscl.losses.contrastive import nt_xent
@@ -100,8 +100,7 @@ class Reference:
             log.begin("reference")
             updates, views = self._train(unlabeled, t)
             log.end(updates, views)
-            if bool(in_chunks(self.encoder, unlabeled[:8]).isfinite().all()):  # what has diverged is no use to others
-                self._to_cache(key, log.reports["reference"])
+            self._to_cache(key, log.reports["reference"], unlabeled[:8])
         self.trainings += 1
         self.history = content.hexdigest()
 
@@ -181,12 +180,11 @@ class Reference:
         if found is None:
             return None
         self._load_networks(found["networks"])
-        cost = found["cost"]
-        shared = cost.get("shared", False)
-        return PhaseReport("reference", cost["seconds"], cost["updates"], cost["views"], cached=True, shared=shared)
+        return replace(from_plain(PhaseReport, found["cost"]), cached=True)
 
-    def _to_cache(self, key: str, cost: PhaseReport) -> None:
-        if self.runtime.reference_cache is None:
+    def _to_cache(self, key: str, cost: PhaseReport, some: Tensor) -> None:
+        """Keep the network for others, unless what it makes of some images shows that it has diverged."""
+        if self.runtime.reference_cache is None or not bool(in_chunks(self.encoder, some).isfinite().all()):
             return
         cost = replace(cost, shared=self.runtime.shared_device)
         entry = {"networks": self._networks(), "cost": plain(cost), "written": time.time()}

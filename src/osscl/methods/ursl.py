@@ -183,21 +183,22 @@ class Ursl:
         cap, names = self.setting.schedule.max_updates, ("head", step.index)
         augmentation, seed = self.setting.augmentation, self.setting.seed
         fit = HeadFit(self.learner.encoder, known, self.classes, augmentation, seed, names, cap)
-        pseudo = self.config.head.pseudo if found is not None else "none"
-        if pseudo != "gate":
-            self._fit_both(fit, found)
-        if found is not None and pseudo != "none":
-            # At the first heads' scale, where there are any: rows that they have named would calibrate them too well.
-            scale = self.head.scale if self.head is not None and pseudo != "gate" else None
-            self._fit_both(replace(fit, scale=scale, believed=self._believed(step, found.report)), found)
+        if found is not None and self.config.head.pseudo == "gate":
+            fit = replace(fit, believed=self._believed(step, found.report))
+        head = self._fit_both(fit, found)
+        if found is not None and self.config.head.pseudo in ("self", "past"):
+            # At the first heads' scale: rows that they have named would calibrate them too well.
+            self._fit_both(replace(fit, scale=head.scale, believed=self._believed(step, found.report)), found)
 
-    def _fit_both(self, fit: HeadFit, found: Segregated | None) -> None:
+    def _fit_both(self, fit: HeadFit, found: Segregated | None) -> Head:
+        """The learner's head, and the reference's where the config wants one; returns the former."""
         self.head, self.second = fit_head(self.config.head, fit), None
         if self.config.head.reference > 0 and found is not None and self.reference is not None:
             # At the scale of the first: averaged are the outputs of two regressions on the same targets.
             self.second = fit_head(
                 self.config.head, replace(fit, encoder=self.reference.encoder, scale=self.head.scale)
             )
+        return self.head
 
     def _believed(self, step: Step, report: GateReport) -> Labeled:
         """Rows of U_t with classes that the heads may take for true."""
@@ -268,9 +269,9 @@ class Ursl:
         second = state.get("second")  # models of version 0.1.0 have none
         self.second = Head(**on_device(device, second)) if second is not None else None
         self.gate = Gate(**on_device(device, state["gate"])) if state["gate"] is not None else None
-        scores = state["sorted"]
-        before = state.get("before")
+        before = state.get("before")  # models of version 0.1.0 have none
         self.before = before.to(device) if before is not None else None
+        scores = state["sorted"]
         self.sorted = None if scores is None else (scores[0].to(device), scores[1].to(device))
         self.log.load_state(state["log"])
         self.notes = dict(state["notes"])

@@ -15,6 +15,8 @@ HEADLINE = (
     "gate AUROC, first → last step", "minutes", "device",
 )  # fmt: skip
 
+URSLS = ("ursl", "ursl-as-printed", "ursl-plus")  # what the paper's URSL is held against
+
 
 def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Records that differ in their seed alone, together; groups of one setting one after the other, best first."""
@@ -47,16 +49,15 @@ def headline(records: Iterable[RunRecord]) -> TableSection:
     return TableSection("Headline", HEADLINE, rows, note)
 
 
-def paper_of(record: RunRecord) -> tuple[float, float] | None:
-    """The paper's URSL beside a run of URSL or of ours; None beside one that is not meant to reach it."""
-    whole = name_of(record.spec) in ("ursl", "ursl-as-printed", "ursl-plus") and not only_tries(record)
-    return published(record.spec.scenario) if whole else None
-
-
 def beside(record: RunRecord) -> tuple[float, float] | None:
-    """What the paper has for the same method; beside ours, for its URSL."""
-    same = None if only_tries(record) else published(record.spec.scenario, name_of(record.spec))
-    return paper_of(record) or same
+    """What the paper has for the same method; beside ours, for its URSL; None beside a run not meant to reach it."""
+    name = name_of(record.spec)
+    return None if only_tries(record) else published(record.spec.scenario, "ursl" if name in URSLS else name)
+
+
+def paper_of(record: RunRecord) -> tuple[float, float] | None:
+    """The paper's URSL, beside a run of URSL or of ours alone."""
+    return beside(record) if name_of(record.spec) in URSLS else None
 
 
 def only_tries(record: RunRecord) -> bool:
