@@ -510,9 +510,14 @@ def test_a_run_that_shared_its_device_once_says_so_whatever_came_after(osscl, tm
     assert "—" in osscl("runs")[1]  # in place of its minutes
 
 
-def test_a_reference_from_a_shared_device_makes_no_time(osscl, tmp_path, monkeypatch):
+@pytest.mark.parametrize("begun_only", [False, True])
+def test_a_reference_from_a_shared_device_makes_no_time(begun_only, osscl, tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
-    assert osscl(*DIGITS, "--shared-device")[0] == 0
+    if begun_only:  # the device is shared until the first good moment, inside the reference
+        assert osscl(*DIGITS, "--shared-device", "--max-minutes", "0")[0] == 3
+        assert osscl(*DIGITS)[0] == 0
+    else:
+        assert osscl(*DIGITS, "--shared-device")[0] == 0
     assert osscl(*DIGITS, "--method", "ursl-plus")[0] == 0
     records, _ = read_records(tmp_path / "runs")
     assert len(records) == 2 and all(record.made_by.shared_device for record in records)

@@ -38,7 +38,7 @@ def learn(pool: int, guide: int) -> Learner:
     learner = Learner(config, setting, Runtime())
     labels = torch.arange(pool) % 2
     lesson = Lesson(Labeled(images[:pool], labels), (pool, 0, 0), labels == 0, images[:guide], learner.encoder)
-    learner.learn(lesson, 0, PhaseLog(torch.device("cpu")))
+    learner.learn(lesson, 0, PhaseLog(Runtime()))
     return learner
 
 

@@ -128,7 +128,7 @@ class World:
         meter = Meter(self.spec, self.device)
         runtime = Runtime(self.device, self.precision, progress=meter.progress)
         config = URSL.reference.__class__(net=self.spec.net, batch=self.spec.batch, optimiser=URSL.reference.optimiser)
-        Reference(config, self.setting, runtime).learn(self.images, 0, PhaseLog(self.device))
+        Reference(config, self.setting, runtime).learn(self.images, 0, PhaseLog(runtime))
         return 2 * self.spec.batch / meter.seconds(), meter.first
 
     def learner(self) -> tuple[float, float]:
@@ -143,7 +143,7 @@ class World:
         n = min(3000, self.spec.pool)
         labels = torch.randint(0, 20, (n,), generator=self.rng, device=self.device)
         lesson = Lesson(Labeled(self.images[:n], labels), (n, 0, 0), labels < 10, self.images[:4000], self.net())
-        learner.learn(lesson, 0, PhaseLog(self.device))
+        learner.learn(lesson, 0, PhaseLog(runtime))
         return meter.seconds(), meter.first
 
     def _rate(self, call: Callable[[], Tensor]) -> tuple[float, float]:

@@ -71,8 +71,9 @@ def _study(
         losses[:] = [where.loss] if where.loss is not None else []
 
     setting = setting_of(spec, stream)
-    reference = Reference(config, setting, Runtime(device, precision_of(device), progress=progress))
-    log, step = PhaseLog(device), stream.step(0)
+    runtime = Runtime(device, precision_of(device), progress=progress)
+    reference = Reference(config, setting, runtime)
+    log, step = PhaseLog(runtime), stream.step(0)
     reference.learn(step.unlabeled, 0, log)
     look = Look(spec.method.gate, reference.encoder, setting.augmentation, spec.seed, ("gate", 0))
     gate = open_gate(look, step.labeled, step.new_classes)

@@ -63,7 +63,7 @@ class Co2l:
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.head: Head | None = None
         self.step_open = -1
-        self.log = PhaseLog(runtime.device)
+        self.log = PhaseLog(runtime)
 
     def learn(self, step: Step) -> StepReport:
         """One step: pre-training where it is asked for, the network, the head, the memory."""
@@ -87,7 +87,7 @@ class Co2l:
             return  # goes on inside this step
         self.step_open = step.index
         self.classes.extend(step.new_classes)
-        self.log = PhaseLog(self.runtime.device)
+        self.log = PhaseLog(self.runtime)
         if step.index > 0:
             self.learner.remember_past()
 

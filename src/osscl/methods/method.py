@@ -98,7 +98,7 @@ class Runtime:
     )
     progress: Callable[[Progress], None] = _nothing
     reference_cache: Path | None = None
-    shared_device: bool = False  # with other work on the device: the cache says so of what is kept there
+    shared_device: bool = False  # other work goes on there: phases say so of their seconds
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class PhaseReport:
     updates: int = 0
     views: int = 0
     cached: bool = False  # the seconds are those of the run that did the work
-    shared: bool = False  # … and that run shared its device with other work
+    shared: bool = False  # the device did other work meanwhile, for a part of the time at least
 
 
 @dataclass(frozen=True)
@@ -156,24 +156,27 @@ class Method(Protocol):
 class PhaseLog:
     """Seconds, updates and views of the phases of one step, kept across interruptions."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, runtime: Runtime) -> None:
+        self.device, self.shared = runtime.device, runtime.shared_device
         self.reports: dict[str, PhaseReport] = {}
         self.open: str | None = None
-        self.before = 0.0  # seconds that the open phase took before an interruption
+        self.before = PhaseReport("", 0.0)  # what the open phase was before an interruption
         self.started = 0.0
 
     def begin(self, name: str) -> None:
         synchronise(self.device)
-        self.before = self.reports[name].seconds if name in self.reports else 0.0
+        self.before = self.reports.get(name, PhaseReport(name, 0.0))
         self.open, self.started = name, time.perf_counter()
 
     def end(self, updates: int = 0, views: int = 0) -> None:
         synchronise(self.device)
         assert self.open is not None
-        seconds = self.before + time.perf_counter() - self.started
-        self.reports[self.open] = PhaseReport(self.open, seconds, updates, views)
+        self.reports[self.open] = self._so_far(self.open, updates, views)
         self.open = None
+
+    def _so_far(self, name: str, updates: int = 0, views: int = 0) -> PhaseReport:
+        seconds = self.before.seconds + time.perf_counter() - self.started
+        return PhaseReport(name, seconds, updates, views, shared=self.shared or self.before.shared)
 
     def add(self, report: PhaseReport) -> None:
         self.reports[report.name] = report
@@ -181,7 +184,7 @@ class PhaseLog:
     def state(self) -> State:
         reports = dict(self.reports)
         if self.open is not None:
-            reports[self.open] = PhaseReport(self.open, self.before + time.perf_counter() - self.started)
+            reports[self.open] = self._so_far(self.open)
         return {name: [r.seconds, r.updates, r.views, r.cached, r.shared] for name, r in reports.items()}
 
     def load_state(self, state: State) -> None:

@@ -31,7 +31,7 @@ class Phases:
         self.runtime = runtime
         self.step = -1  # that is open, or was last
         self.over: list[str] = []
-        self.log = PhaseLog(runtime.device)
+        self.log = PhaseLog(runtime)
         self.descent: Descent | None = None
         self.interrupted: State | None = None
 
@@ -39,7 +39,7 @@ class Phases:
         """Whether step t begins now; a stopped run goes on inside it."""
         if self.step == t:
             return False
-        self.step, self.over, self.log = t, [], PhaseLog(self.runtime.device)
+        self.step, self.over, self.log = t, [], PhaseLog(self.runtime)
         return True
 
     def train(self, name: str, training: Callable[[], Training]) -> None:

@@ -186,7 +186,6 @@ class Reference:
         """Keep the network for others, unless what it makes of some images shows that it has diverged."""
         if self.runtime.reference_cache is None or not bool(in_chunks(self.encoder, some).isfinite().all()):
             return
-        cost = replace(cost, shared=self.runtime.shared_device)
         entry = {"networks": self._networks(), "cost": plain(cost), "written": time.time()}
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not the run
             write_state(self.runtime.reference_cache / key, entry)

@@ -77,7 +77,7 @@ class Ursl:
         self.sorted: tuple[Tensor, Tensor] | None = None  # S and nearest class of the rows of U_t
         self.before: Tensor | None = None  # what the rows of U_t were called before step t, where the heads want it
         self.step_open = -1  # the step that learn() is in, or was in last
-        self.log = PhaseLog(runtime.device)
+        self.log = PhaseLog(runtime)
         self.notes: dict[str, float] = {}
 
     def learn(self, step: Step) -> StepReport:
@@ -97,7 +97,7 @@ class Ursl:
         if self.step_open == step.index:
             return  # goes on inside this step
         self.step_open, self.sorted, self.before = step.index, None, None
-        self.log, self.notes = PhaseLog(self.runtime.device), {}
+        self.log, self.notes = PhaseLog(self.runtime), {}
         if self.head is not None and self.config.head.pseudo == "past":
             self.log.begin("head")
             self.before = self._called(step.unlabeled)
