@@ -455,6 +455,15 @@ def test_a_stream_brings_scenario_and_seed(refused, stream_text, tmp_path, flags
     refused("run", *TINY, *flags, "--stream", "stream.json", words=words)
 
 
+def test_data_that_is_missing_is_told_before_anything_is_shown_or_run(osscl, tmp_path):
+    for command in (["run", "cifar100-p05", *TINY], ["table", "T2", "--seeds", "0", "--schedule", "smoke"]):
+        code, shown, line = osscl(*command, "--data", "nowhere")
+        assert code == 2 and shown == "" and "cifar100 is not here" in line
+    (tmp_path / "here" / "cifar-100-python").mkdir(parents=True)
+    code, shown, line = osscl("run", "cifar100-p05", *TINY, "--data", "here")
+    assert code == 2 and shown == "" and "cifar10 is not here" in line  # of the peripheral set, too
+
+
 def test_data_that_is_missing_or_damaged(refused, tmp_path):
     cifar = ["run", "cifar100-p05", *TINY]
     (tmp_path / "file").write_text("no folder")
@@ -462,11 +471,13 @@ def test_data_that_is_missing_or_damaged(refused, tmp_path):
         refused(*cifar, "--data", folder, words=["cifar100 is not here", "osscl data fetch cifar100"])
     inside = tmp_path / "cifar-100-python"
     inside.mkdir()
+    (tmp_path / "cifar-10-batches-py").mkdir()
     refused(*cifar, "--data", tmp_path, words="meta is missing")
     for name in ("meta", "train", "test"):
         (inside / name).write_bytes(b"damaged")
     refused(*cifar, "--data", tmp_path, words="meta is damaged or cut short")
     refused("data", "fetch", "cifar10", "--data", "file", words="name another folder")
+    (tmp_path / "cifar-10-batches-py").rmdir()
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(b"no archive")
     refused("data", "fetch", "cifar10", "--data", tmp_path, words="not the official archive")
 

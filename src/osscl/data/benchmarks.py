@@ -185,24 +185,32 @@ def dataset(name: str) -> DatasetSpec:
     return DATASETS[name]
 
 
-def load_bank(name: str, data_dir: Path | str, cache_dir: Path | None = None) -> ImageBank:
-    """A data set as tensors on the CPU; with a cache folder, its files are decoded once and mapped from then on."""
-    spec = dataset(name)
-    if spec.layout is None:
-        made = in_canonical_order(EMBEDDED[name]())
-        return as_bank(name, made, content_hash(made))
-    folder = Path(data_dir) / spec.layout
+def folder_of(name: str, data_dir: Path | str) -> Path | None:
+    """Where a data set's files lie; None where it needs none."""
+    layout = dataset(name).layout
+    if layout is None:
+        return None
+    folder = Path(data_dir) / layout
     if not folder.is_dir():
         raise DataError(
-            f"{name} is not here: looked for the folder {spec.layout} in {data_dir}; "
+            f"{name} is not here: looked for the folder {layout} in {data_dir}; "
             f"get it with: osscl data fetch {name} --data {data_dir}"
         )
+    return folder
+
+
+def load_bank(name: str, data_dir: Path | str, cache_dir: Path | None = None) -> ImageBank:
+    """A data set as tensors on the CPU; with a cache folder, its files are decoded once and mapped from then on."""
+    folder = folder_of(name, data_dir)
+    if folder is None:
+        made = in_canonical_order(EMBEDDED[name]())
+        return as_bank(name, made, content_hash(made))
     if cache_dir is None:
-        return as_bank(name, *_read(spec, folder))
+        return as_bank(name, *_read(dataset(name), folder))
     place = cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}"
     kept = cache.load(place)
     if kept is None:
-        kept = _read(spec, folder)
+        kept = _read(dataset(name), folder)
         cache.keep(place, *kept)
     return as_bank(name, *kept)
 

@@ -17,7 +17,7 @@ from osscl.errors import SpecError, Stopped, UserError, unknown
 from osscl.experiments.checkpoint import Options, Unwatched, Watcher
 from osscl.experiments.plan import reference_of
 from osscl.experiments.record import RunRecord, read_record, write_record
-from osscl.experiments.run import run
+from osscl.experiments.run import refuse_missing_data, run
 from osscl.experiments.spec import RunSpec
 from osscl.methods.method import DEMO
 from osscl.stream.step import Stream
@@ -58,6 +58,9 @@ def carry_out(
     distinct = list({spec.id: spec for spec in specs}.values())
     if engine.name == "ray":
         return _on_ray(distinct, options, engine, watch)
+    for spec in distinct:
+        if not _file(spec, options).exists():
+            refuse_missing_data(spec, options.data)
     return (carry_out_one(spec, options, watch) for spec in distinct)
 
 

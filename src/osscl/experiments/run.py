@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from osscl import __version__, metrics
-from osscl.data.benchmarks import dataset, load_bank
+from osscl.data.benchmarks import dataset, folder_of, load_bank
 from osscl.data.images import ImageBank
 from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, prepare
@@ -162,8 +162,17 @@ def class_of(spec: RunSpec, method: type | None) -> Any:
 
 def load_banks(spec: RunSpec, data: Path | None, device: torch.device) -> Mapping[str, ImageBank]:
     """The sets that a scenario names, on the run's device."""
-    names = (spec.scenario.main, *spec.scenario.peripheral)
-    return {name: load_bank(name, data_dir(data), cache_dir()).to(device) for name in names}
+    return {name: load_bank(name, data_dir(data), cache_dir()).to(device) for name in _sets(spec)}
+
+
+def refuse_missing_data(spec: RunSpec, data: Path | None) -> None:
+    """Told before the first of many runs, not hours into them."""
+    for name in _sets(spec):
+        folder_of(name, data_dir(data))
+
+
+def _sets(spec: RunSpec) -> tuple[str, ...]:
+    return (spec.scenario.main, *spec.scenario.peripheral)
 
 
 def setting_of(spec: RunSpec, stream: Stream) -> Setting:
