@@ -8,9 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from osscl.cli.bench import bench as bench_command
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.experiments import against
+from osscl.experiments import bench_methods as measured
 from osscl.experiments.bench import CIFAR, BenchSpec, bench
 from osscl.experiments.bench_methods import MEMORY, PASSES, _step, bench_methods, on_backbone
 from osscl.experiments.checkpoint import Options
@@ -143,10 +145,31 @@ def test_kornia_is_measured_where_it_is_installed_and_on_a_cpu(monkeypatch):
 
 def test_a_method_is_held_against_its_own_bare_passes():
     assert set(PASSES) >= {"ursl", "co2l", "co2l-j", "co2l-p", "gd", "dm", "gem", "icarl"}
-    found = bench_methods(CPU, updates=1, repeats=1, backbone="small", names=["gem", "icarl"])
-    assert [row.name for row in found] == ["gem", "icarl"]
-    for row in found:
+    first, last = bench_methods(CPU, updates=1, repeats=1, backbone="small", names=["gem", "icarl"])
+    assert [row.name for row in last.methods] == ["gem", "icarl"] and first.methods == last.methods[:1]
+    for row in last.methods:
         assert row.milliseconds > 0 and row.ratio == pytest.approx(row.milliseconds / row.floor)
+
+
+def test_methods_are_measured_one_by_one_and_kept_after_each(monkeypatch, tmp_path, capsys):
+    out, tiny = tmp_path / "methods.json", {"device": "cpu", "backbone": "small", "updates": 1, "repeats": 2}
+
+    def cost(name, *_):
+        if name == "gem":
+            raise KeyboardInterrupt
+        return measured.MethodCost(name, 32, 2.0, 1.0, 2.0)
+
+    monkeypatch.setattr(measured, "_cost", cost)
+    with pytest.raises(KeyboardInterrupt):
+        bench_command(
+            device="cpu", methods=True, only=["icarl", "gem"], out=out, backbone="small", updates=1, repeats=2
+        )
+    assert [row["name"] for row in json.loads(out.read_text())["methods"]] == ["icarl"]
+    assert "icarl: 2.00 ms an update" in capsys.readouterr().err
+    with pytest.raises(SpecError, match="unknown method 'ewc'"):
+        bench_command(**tiny, methods=True, only=["ewc"])
+    with pytest.raises(SpecError, match="--methods"):
+        bench_command(**tiny, only=["gem"])
 
 
 @pytest.mark.parametrize("name", ["co2l", "gd", "gem", "icarl"])  # the others' batches take a CPU too long

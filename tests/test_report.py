@@ -150,6 +150,9 @@ def test_the_papers_number_is_not_beside_an_ablation(ursl):
         assert beside(other) is paper_of(other) is None
     plus = replace(ursl, spec=replace(ursl.spec, method=CONFIGURATIONS["ursl-plus"]))
     assert beside(plus) == (72.8, 0.9)
+    column = headline([plus]).columns.index("the paper %")
+    assert headline([plus]).rows[0][column] == "72.8 ± 0.9 (URSL)"  # whose it is, for it is not that of ours
+    assert headline([ursl]).rows[0][column] == "72.8 ± 0.9"
 
 
 def test_a_record_keeps_the_name_that_it_ran_under(ursl):

@@ -2,9 +2,16 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from osscl.errors import SpecError
+
+if TYPE_CHECKING:
+    import torch
+
+    from osscl.experiments.bench import BenchSpec
 
 
 def bench(
@@ -19,35 +26,46 @@ def bench(
     methods: Annotated[
         bool, typer.Option(help="Milliseconds an update of every method instead, and its floor.")
     ] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="With --methods: this one; may be repeated.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the record there, as JSON.")] = None,
 ) -> None:
     """Measure the loops of URSL and the ceiling of the same card, in one run."""
+    from osscl.device import pick_device
+    from osscl.experiments.bench import BenchSpec
+    from osscl.methods import URSL
+    from osscl.stored import refuse_to_overwrite
+
+    refuse_to_overwrite(out)
+    if methods:
+        _methods(pick_device(device), updates, repeats, backbone, only or [], out)
+        return
+    if only:
+        raise SpecError("--only goes with --methods")
+    spec = BenchSpec(replace(URSL.reference.net, backbone=backbone), batch, updates=updates, repeats=repeats)
+    _loops(spec, pick_device(device), against, out)
+
+
+def _loops(spec: "BenchSpec", device: "torch.device", against: bool, out: Path | None) -> None:
     import json
 
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    from osscl.device import pick_device
-    from osscl.experiments.bench import BenchSpec
     from osscl.experiments.bench import bench as measure
     from osscl.frozen import plain
-    from osscl.methods import URSL
-    from osscl.stored import refuse_to_overwrite, write_text
+    from osscl.stored import write_text
 
-    refuse_to_overwrite(out)
-    if methods:
-        _methods(device, updates, repeats, backbone, out)
-        return
-    spec = BenchSpec(replace(URSL.reference.net, backbone=backbone), batch, updates=updates, repeats=repeats)
     others = {}
     if against:
         from osscl.experiments.against import against as measure_others
 
-        others = measure_others(spec, pick_device(device))
-    found = measure(spec, pick_device(device), others)
+        others = measure_others(spec, device)
+    found = measure(spec, device, others)
     where = f"{found.device}, {found.precision}, torch {found.torch}"
-    caption = f"{where}; batch {batch} x 2 views, median of {repeats} x {updates} updates"
+    caption = f"{where}; batch {spec.batch} x 2 views, median of {spec.repeats} x {spec.updates} updates"
     table = Table("", "measured", "of its limit", box=box.SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_row("bare training step (the ceiling)", f"{found.ceiling:,.0f} views/s", "")
     table.add_row("teacher's forward pass", f"{found.forward:,.0f} views/s", "")
@@ -65,30 +83,25 @@ def bench(
         typer.echo(f"written to {out}")
 
 
-def _methods(device: str, updates: int, repeats: int, backbone: str, out: Path | None) -> None:
+def _methods(
+    device: "torch.device", updates: int, repeats: int, backbone: str, only: list[str], out: Path | None
+) -> None:  # fmt: skip
     import json
 
-    import torch
-
     from osscl.cli.show import console, table
-    from osscl.device import pick_device, precision_of
-    from osscl.experiments.bench_methods import bench_methods
-    from osscl.experiments.record import commit
-    from osscl.experiments.run import device_name
+    from osscl.experiments.bench_methods import PASSES, bench_methods
     from osscl.frozen import plain
     from osscl.stored import write_text
 
-    where = pick_device(device)
-    found = bench_methods(where, updates, repeats, backbone)
-    shown = table("method", "views an update", "ms an update", "its bare passes", "ratio")
-    for row in found:
+    shown, record = table("method", "views an update", "ms an update", "its bare passes", "ratio"), None
+    for record in bench_methods(device, updates, repeats, backbone, only or tuple(PASSES)):
+        row = record.methods[-1]
+        typer.echo(f"{row.name}: {row.milliseconds:.2f} ms an update", err=True)
         shown.add_row(row.name, str(row.views), f"{row.milliseconds:.2f}", f"{row.floor:.2f}", f"{row.ratio:.2f}")
+        if out is not None:  # after each, so that a bench that is stopped leaves what it has
+            write_text(out, json.dumps(plain(record), indent=1) + "\n")
+    assert record is not None
     console().print(shown)
-    typer.echo(f"{device_name(where)}, torch {torch.__version__}, {backbone}; median of {repeats} x {updates} updates")
+    typer.echo(f"{record.device}, torch {record.torch}, {backbone}; median of {repeats} x {updates} updates")
     if out is not None:
-        measured = {
-            "device": device_name(where), "precision": str(precision_of(where)).removeprefix("torch."),
-            "torch": torch.__version__, "commit": commit(), "backbone": backbone, "updates": updates,
-            "repeats": repeats, "methods": plain(found),
-        }  # fmt: skip
-        write_text(out, json.dumps(measured, indent=1) + "\n")
+        typer.echo(f"written to {out}")

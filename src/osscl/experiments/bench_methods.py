@@ -2,8 +2,9 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -12,7 +13,10 @@ from torch import Tensor
 
 from osscl.data.images import Labeled
 from osscl.device import Replay, precision_of, prepare, synchronise
+from osscl.errors import unknown
 from osscl.experiments.bench import CIFAR
+from osscl.experiments.record import commit
+from osscl.experiments.run import device_name
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.methods import CONFIGURATIONS, METHODS
 from osscl.methods.method import Progress, Runtime, Schedule, Setting
@@ -59,12 +63,37 @@ class MethodCost:
     ratio: float
 
 
+@dataclass(frozen=True)
+class MethodsRecord:
+    """What was measured so far, where and how."""
+
+    device: str
+    precision: str
+    torch: str
+    commit: str
+    date: str
+    backbone: str
+    updates: int  # a timed stretch
+    repeats: int
+    methods: tuple[MethodCost, ...] = ()
+
+
 def bench_methods(
     device: torch.device, updates: int, repeats: int, backbone: str = "resnet18", names: Sequence[str] = tuple(PASSES)
-) -> list[MethodCost]:
-    """Every competitor and URSL, one after another."""
+) -> Iterator[MethodsRecord]:
+    """Every competitor and URSL, one after another; the record as it stands after each."""
+    for name in names:
+        if name not in PASSES:
+            raise unknown("method", name, PASSES)
     prepare(device)
-    return [_cost(name, PASSES[name], device, updates, repeats, backbone) for name in names]
+    record = MethodsRecord(
+        device_name(device), str(precision_of(device)).removeprefix("torch."), torch.__version__, commit(),
+        datetime.now(UTC).isoformat(timespec="seconds"), backbone, updates, repeats,
+    )  # fmt: skip
+    for name in names:
+        cost = _cost(name, PASSES[name], device, updates, repeats, backbone)
+        record = replace(record, methods=(*record.methods, cost))
+        yield record
 
 
 def _cost(

@@ -55,6 +55,14 @@ def beside(record: RunRecord) -> tuple[float, float] | None:
     return None if only_tries(record) else published(record.spec.scenario, "ursl" if name in URSLS else name)
 
 
+def beside_words(record: RunRecord) -> str:
+    theirs = beside(record)
+    if theirs is None:
+        return DASH
+    whose = " (URSL)" if name_of(record.spec) == "ursl-plus" else ""  # the paper has no number of ours
+    return f"{theirs[0]:.1f} ± {theirs[1]:.1f}{whose}"
+
+
 def paper_of(record: RunRecord) -> tuple[float, float] | None:
     """The paper's URSL, beside a run of URSL or of ours alone."""
     return beside(record) if name_of(record.spec) in URSLS else None
@@ -68,11 +76,10 @@ def only_tries(record: RunRecord) -> bool:
 
 def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     first = runs[0]
-    theirs = beside(first)
     devices = sorted({run.made_by.device for run in runs})
     return (
         setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name, seeds_words(runs),
-        f"{accuracy_words(runs)} ({first.evaluated_on})", f"{theirs[0]:.1f} ± {theirs[1]:.1f}" if theirs else DASH,
+        f"{accuracy_words(runs)} ({first.evaluated_on})", beside_words(first),
         mean_words([run.forgetting for run in runs]), gate_words(runs), mean_words([minutes(run) for run in runs]),
         "; ".join(devices),
     )  # fmt: skip
