@@ -32,7 +32,7 @@ from osscl.errors import Stopped, UserError
 from osscl.experiments import run as runs
 from osscl.experiments.checkpoint import Options, Unwatched
 from osscl.experiments.spec import spec_from_plain
-from osscl.methods import ursl
+from osscl.methods import two_heads
 from osscl.stream.build import build_stream
 from osscl.stream.step import Stream
 
@@ -112,7 +112,7 @@ PREPARATIONS = {
     "reference": lambda: Hook("reference", 1),
     "learner": lambda: Hook("learner", 1),
     "first update": lambda: Hook(every=1),
-    "head": lambda: before(ursl, "fit_head", lambda n, *_: n == 2),
+    "head": lambda: before(two_heads, "fit_head", lambda n, *_: n == 2),
     "evaluation": lambda: before(runs, "evaluate", lambda n, *_: n == 2),
     "end of a step": lambda: Hook(after=1),
     "between steps": lambda: before(Stream, "step", lambda n, *_: n == 3),
@@ -122,7 +122,7 @@ PREPARATIONS = {
     "record": lambda: replaced(f"{spec.id}.json"),
     "after the record": lambda: before(Path, "unlink", lambda _, path, **__: path.name == "checkpoint.safetensors"),
     "polite": lambda: Hook("learner", 1, number=signal.SIGTERM),
-    "polite in the head": lambda: before(ursl, "fit_head", lambda n, *_: n == 2, signal.SIGTERM),
+    "polite in the head": lambda: before(two_heads, "fit_head", lambda n, *_: n == 2, signal.SIGTERM),
     "again and again": lambda: Hook(every=5),
     "rival": lambda: Hook("learner", 1, do=rival),
 }

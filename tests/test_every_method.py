@@ -13,11 +13,12 @@ from osscl.experiments.sizes import demo_sized, on_small_net
 from osscl.experiments.toy import ENOUGH, FEW, TOY, accuracy, held_out, maker, toy_stream
 from osscl.frozen import override
 from osscl.learn.heads import fit_head
-from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, learner, ursl
+from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, learner, two_heads
 from osscl.methods.co2l import Co2l
 from osscl.methods.learner import Learner
 from osscl.methods.method import Runtime
 from osscl.methods.reference import Reference
+from osscl.methods.two_heads import TwoHeads
 from osscl.methods.ursl import Ursl
 from osscl.vision.encoder import in_chunks
 
@@ -84,7 +85,7 @@ class Silent(Ursl):
 class Unseeded(Ursl):
     def fit_heads(self, step, found):
         super().fit_heads(step, found)
-        self.head = replace(self.head, bias=self.head.bias + torch.rand(1))
+        self.heads.learner = replace(self.heads.learner, bias=self.heads.learner.bias + torch.rand(1))
 
 
 class Counting(Ursl):
@@ -337,7 +338,7 @@ def test_past_classes_are_anchors_where_asked(stream, lessons):
 @pytest.mark.parametrize(("mode", "labeled_by"), [("gate", "prototypes"), ("self", "head")])
 def test_the_head_takes_in_what_the_gate_lets_in(mode, labeled_by, stream, monkeypatch):
     fitted = []
-    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    monkeypatch.setattr(two_heads, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
     agent, reports = learned(changed(f"head.pseudo={mode}", ALL_PASS), stream)
     step, gate = stream.step(2), reports[2].gate
     assert gate.passed.all() and gate.confident.all()
@@ -352,17 +353,17 @@ def test_the_head_takes_in_what_the_gate_lets_in(mode, labeled_by, stream, monke
 
 
 def test_the_head_takes_in_past_classes_as_the_agent_called_them_before(stream, monkeypatch):
-    fitted, call = [], Ursl._called
+    fitted, call = [], TwoHeads._call
 
-    def confused_before(self, images):
-        return call(self, images).flip(0) if self.before is None else call(self, images)
+    def confused_before(self, images, networks):
+        return call(self, images, networks).flip(0) if self.called is None else call(self, images, networks)
 
-    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    monkeypatch.setattr(two_heads, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
     agent = maker(Ursl, changed("head.pseudo=past", ALL_PASS), stream)()
     agent.learn(stream.step(0))
     rows = stream.step(1).unlabeled
     before = torch.tensor(agent.classes)[agent.predict(rows).argmax(1)].flip(0)
-    monkeypatch.setattr(Ursl, "_called", confused_before)
+    monkeypatch.setattr(TwoHeads, "_call", confused_before)
     agent.learn(stream.step(1))
     first = fit_head(agent.config.head, fitted[-2])
     called = torch.tensor(agent.classes)[first(in_chunks(agent.learner.encoder.features, rows)).argmax(1)]
@@ -374,7 +375,7 @@ def test_the_head_takes_in_past_classes_as_the_agent_called_them_before(stream, 
 @pytest.mark.parametrize("mode", ["gate", "self", "past"])
 def test_a_head_does_without_unlabelled_rows_where_none_is_let_in(mode, stream):
     agent, reports = learned(changed(f"head.pseudo={mode}", "head.reference=0.5", "gate.eta=[1e6,1e6]"), stream)
-    assert not any(report.gate.passed.any() for report in reports) and agent.head is not None
+    assert not any(report.gate.passed.any() for report in reports) and agent.heads.learner is not None
 
 
 def test_the_learner_starts_as_the_reference_once(stream, lessons):
@@ -473,7 +474,7 @@ def test_memory_policies_sort_by_confidence(policy, ranks, confidence):
 def test_both_heads_fit_the_labels(stream):
     for solver, centred in (("sgd", False), ("ridge", True)):
         agent, _ = learned(changed(f"head.solver={solver}"), stream, updates=12)
-        assert (len(agent.head.centre) > 0) == centred
+        assert (len(agent.heads.learner.centre) > 0) == centred
         known = agent.memory.labeled
         right = torch.tensor(agent.classes)[agent.predict(known.images).argmax(1)] == known.labels
         assert right.float().mean() > 0.9
@@ -481,17 +482,17 @@ def test_both_heads_fit_the_labels(stream):
 
 def test_a_head_on_the_reference_has_its_share_in_the_prediction(stream, monkeypatch):
     fitted = []
-    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    monkeypatch.setattr(two_heads, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
     images = held_out(stream).images
     agent, _ = learned(changed("head.reference=0.25"), stream, updates=12)
     assert [fit.encoder for fit in fitted] == 3 * [agent.learner.encoder, agent.reference.encoder]
     assert all(own.data is other.data for own, other in zip(fitted[::2], fitted[1::2], strict=True))
-    own = agent.head(in_chunks(agent.learner.encoder.features, images))
-    other = agent.second(in_chunks(agent.reference.encoder.features, images))
+    own = agent.heads.learner(in_chunks(agent.learner.encoder.features, images))
+    other = agent.heads.reference(in_chunks(agent.reference.encoder.features, images))
     torch.testing.assert_close(agent.predict(images), 0.75 * own + 0.25 * other)
-    assert agent.second.scale == agent.head.scale and not torch.allclose(own, other)
+    assert agent.heads.reference.scale == agent.heads.learner.scale and not torch.allclose(own, other)
     alone, _ = learned(SMALL, stream, updates=12)
-    assert alone.second is None and torch.equal(alone.predict(images), own)
+    assert alone.heads.reference is None and torch.equal(alone.predict(images), own)
 
 
 def test_the_head_sees_the_memory_of_before_or_after_the_step(stream, monkeypatch):
@@ -501,7 +502,7 @@ def test_the_head_sees_the_memory_of_before_or_after_the_step(stream, monkeypatc
         sizes.append(torch.bincount(fit.targets()).tolist())
         return fit_head(config, fit)
 
-    monkeypatch.setattr(ursl, "fit_head", spy)
+    monkeypatch.setattr(two_heads, "fit_head", spy)
     for when in ("before", "after"):
         learned(changed(f"head.memory={when}"), stream)
     # 13 images: 4 of each of two classes, all there are; then 3, 3, 3, 4; then 2, 2, 2, 2, 2, 3.
@@ -749,7 +750,7 @@ def test_the_demos_size_leaves_what_makes_a_method(name):
 
 def test_a_head_by_the_gate_is_fitted_once(stream, monkeypatch):
     fitted = []
-    monkeypatch.setattr(ursl, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
+    monkeypatch.setattr(two_heads, "fit_head", lambda config, fit: fitted.append(fit) or fit_head(config, fit))
     learned(changed("head.pseudo=gate", ALL_PASS), stream)
     assert len(fitted) == len(stream) and all(fit.believed is not None for fit in fitted)
 

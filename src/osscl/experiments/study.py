@@ -136,11 +136,11 @@ def study_heads(
         if found is None and field in ("reference", "pseudo"):
             raise SpecError(f"{field} needs a reference network, and this run has none")
     heads = [override(spec.method.head, changes) for changes in variants]
-    if agent.before is None and any(head.pseudo == "past" for head in heads):
+    if agent.heads.called is None and any(head.pseudo == "past" for head in heads):
         raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
     results = []
     for changes, head in zip(variants, heads, strict=True):
-        agent.config = replace(spec.method, head=head)
+        agent.heads.config = head
         began = time.perf_counter()
         agent.fit_heads(step, found)
         results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))

@@ -11,6 +11,7 @@ from torch import Tensor
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.frozen import added_later, require, require_choices
 from osscl.learn.balance import class_sums, rank_in_class
+from osscl.learn.carried import Carried, Past, equal_classes, no_past, summed_up
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
@@ -39,6 +40,9 @@ class HeadConfig:
     # those above tau_id with the class that the heads themselves give them (self); or (past) the same, but where that
     # is a past class, with the class that the agent gave them before this step.
     pseudo: Literal["none", "gate", "self", "past"] = added_later("none", legacy="none")
+    # ridge: labels whose images M no longer holds are lost to the head (the paper), or stay as class means and one
+    # covariance, which follow the network by where unlabelled rows have moved.
+    carried: bool = added_later(False, legacy=False)
 
     def __post_init__(self) -> None:
         require_choices(self)
@@ -50,6 +54,7 @@ class HeadConfig:
         require(0 <= self.copies <= 1000, self, "copies", "in [0, 1000]")
         require(self.plain > 0, self, "plain", "positive")
         require(0 <= self.reference <= 1, self, "reference", "in [0, 1]")
+        require(not self.carried or self.solver == "ridge", self, "carried", "false where head.solver is sgd")
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,11 @@ class Head:
     scale: float = 1.0  # the factor that made a ridge's outputs logits
 
     def __call__(self, features: Tensor) -> Tensor:
-        if len(self.centre):
-            features = F.normalize(features - self.centre, dim=1)
-        return features @ self.weight.T + self.bias
+        return self.placed(features) @ self.weight.T + self.bias
+
+    def placed(self, features: Tensor) -> Tensor:
+        """Features in this head's space."""
+        return F.normalize(features - self.centre, dim=1) if len(self.centre) else features
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,8 @@ class HeadFit:
     max_updates: int | None = None
     scale: float | None = None  # of a ridge's outputs; found by the data where None
     believed: Labeled | None = None  # rows whose labels are somebody's word: a ridge takes each once, as it is
+    centre: Tensor | None = None  # of the head's space; found by the data where None
+    carried: Carried | None = None  # labels of past classes, in the space of that centre
 
     def targets(self) -> Tensor:
         """Column of each row's class, (n,)."""
@@ -94,6 +103,21 @@ class HeadFit:
             lambda images, u: self.encoder.features(augment(images, u, self.augmentation)), self.data.images, u
         )
 
+    def copies(self, config: HeadConfig) -> int:
+        """Augmented copies of each image."""
+        return config.copies if self.max_updates is None else min(config.copies, self.max_updates)
+
+    def all_views(self, config: HeadConfig) -> list[Tensor]:
+        """Features of every row as it is, and of its copies."""
+        return [in_chunks(self.encoder.features, self.data.images), *(self.view(i) for i in range(self.copies(config)))]
+
+    def past(self, config: HeadConfig) -> Past | None:
+        """What the rows at hand lack of the labels that were."""
+        if self.carried is None:
+            return None
+        images = torch.bincount(self.targets(), minlength=len(self.classes))
+        return self.carried.beside(images, self.copies(config) + 1)
+
 
 def fit_head(config: HeadConfig, fit: HeadFit) -> Head:
     """The head of the encoder as it stands; the encoder is not changed."""
@@ -104,8 +128,7 @@ def fit_head(config: HeadConfig, fit: HeadFit) -> Head:
 
 def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     """Closed form: plain and augmented features, centred, on the sphere, classes weighted equally."""
-    copies = config.copies if fit.max_updates is None else min(config.copies, fit.max_updates)
-    parts = [in_chunks(fit.encoder.features, fit.data.images), *(fit.view(i) for i in range(copies))]
+    copies, parts = fit.copies(config), fit.all_views(config)
     targets = fit.targets().repeat(copies + 1)
     # Which images stand apart for the temperature: every second one of each class.
     apart = (rank_in_class(fit.targets(), len(fit.classes)) % 2 == 1).repeat(copies + 1)
@@ -114,12 +137,27 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
         more = columns_of(fit.believed.labels, fit.classes)
         targets, apart = torch.cat((targets, more)), torch.cat((apart, torch.zeros_like(more, dtype=torch.bool)))
     features = torch.cat(parts)
-    centre = features.mean(0) if config.centre == "rows" else _middle(features, targets, len(fit.classes))
+    centre = fit.centre
+    if centre is None:
+        centre = features.mean(0) if config.centre == "rows" else _middle(features, targets, len(fit.classes))
     x = F.normalize(features - centre, dim=1).double()
-    mass = _mass(config, len(fit.data), x)
-    weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, mass)
-    scale = fit.scale or calibration(x, targets, apart, len(fit.classes), config.penalty, mass)
+    mass, past = _mass(config, len(fit.data), x), fit.past(config)
+    weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, mass, past)
+    scale = fit.scale or calibration(x, targets, apart, len(fit.classes), config.penalty, mass, past)
     return Head((scale * weight).float(), (scale * bias).float(), centre, scale)
+
+
+def carried_on(config: HeadConfig, fit: HeadFit, head: Head) -> Carried:
+    """What a head's data leaves to the steps to come."""
+    with eval_mode(fit.encoder):
+        x = head.placed(torch.cat(fit.all_views(config))).double()
+    k = len(fit.classes)
+    labels = torch.bincount(fit.targets(), minlength=k)
+    if fit.carried is not None:
+        known = len(fit.carried.labels)
+        labels = torch.cat((torch.maximum(labels[:known], fit.carried.labels), labels[known:]))
+    targets = fit.targets().repeat(fit.copies(config) + 1)
+    return summed_up(x, targets, labels, fit.past(config) or no_past(x, k))
 
 
 def _middle(features: Tensor, targets: Tensor, k: int) -> Tensor:
@@ -138,32 +176,33 @@ def _mass(config: HeadConfig, n: int, x: Tensor) -> Tensor | None:
 
 
 def weighted_ridge(
-    x: Tensor, targets: Tensor, k: int, penalty: float, mass: Tensor | None = None
+    x: Tensor, targets: Tensor, k: int, penalty: float, mass: Tensor | None = None, past: Past | None = None
 ) -> tuple[Tensor, Tensor]:
     """Least squares on one-hot targets with an L2 penalty; each class weighs the same. Weight (k, d) and bias (k,).
 
-    Within its class a row weighs by `mass` (n,), or as any other.
+    Within its class a row weighs by `mass` (n,), or as any other; rows of the past count as rows at hand do.
     """
-    y = F.one_hot(targets, k).double()
-    counts = torch.bincount(targets, minlength=k) if mass is None else y.T @ mass
-    weights = (len(targets) / k / counts.clamp(min=1))[
-        targets
-    ].double()  # about 1, so that the penalty keeps its meaning
-    weights = weights if mass is None else weights * mass
-    total = weights.sum()
-    x_mean, y_mean = weights @ x / total, weights @ y / total
-    xc, yc = x - x_mean, y - y_mean
-    gram = xc.T @ (weights[:, None] * xc) + penalty * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    solution = torch.linalg.solve(gram, xc.T @ (weights[:, None] * yc))
+    past, y = past or no_past(x, k), F.one_hot(targets, k).double()
+    rows, gone = equal_classes(targets, k, past, mass)
+    total = rows.sum() + gone.sum()
+    x_mean, y_mean = (rows @ x + gone @ past.means) / total, (rows @ y + gone) / total
+    xc, mc = x - x_mean, past.means - x_mean
+    identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+    gram = xc.T @ (rows[:, None] * xc) + mc.T @ (gone[:, None] * mc) + gone.sum() * past.spread + penalty * identity
+    yc, each = y - y_mean, torch.eye(k, dtype=x.dtype, device=x.device) - y_mean
+    solution = torch.linalg.solve(gram, xc.T @ (rows[:, None] * yc) + mc.T @ (gone[:, None] * each))
     return solution.T.contiguous(), y_mean - x_mean @ solution
 
 
-def calibration(x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: float, mass: Tensor | None = None) -> float:
+def calibration(
+    x: Tensor, targets: Tensor, apart: Tensor, k: int, penalty: float,
+    mass: Tensor | None = None, past: Past | None = None,
+) -> float:  # fmt: skip
     """The factor that makes a ridge's outputs logits: fitted without the rows `apart`, it suits those rows best."""
     kept, held = (~apart).nonzero().squeeze(1), apart.nonzero().squeeze(1)
     if not len(held) or not len(kept):
         return SCALES[0]
-    weight, bias = weighted_ridge(x[kept], targets[kept], k, penalty, None if mass is None else mass[kept])
+    weight, bias = weighted_ridge(x[kept], targets[kept], k, penalty, None if mass is None else mass[kept], past)
     outputs = x[held] @ weight.T + bias
     losses = torch.stack([F.cross_entropy(scale * outputs, targets[held]) for scale in SCALES])
     return SCALES[int(losses.argmin())]

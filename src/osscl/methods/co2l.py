@@ -35,6 +35,7 @@ class Co2lConfig:
     def __post_init__(self) -> None:
         require_choices(self)
         require(self.head.pseudo == "none", self.head, "pseudo", "none: Co2L has no gate")
+        require(not self.head.carried, self.head, "carried", "false: Co2L has no unlabelled images to follow drift by")
         require(self.head.reference == 0, self.head, "reference", "0: Co2L has no reference")
         require(not self.reference.pretrained, self.reference, "pretrained", "false: co2l-p learns from U_1")
         if self.unlabeled == "pretrain" and self.learner.net != self.reference.net:

@@ -1,22 +1,23 @@
 """URSL: Unsupervised Reference and Supervised Learner (Algorithm 1)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
-from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.heads import HeadConfig
 from osscl.learn.memory import Memory, MemoryConfig
 from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
 from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.segregation import Gate, GateConfig, Look, open_gate
+from osscl.methods.two_heads import TwoHeads
 from osscl.stream.randomness import seeded
 from osscl.stream.step import Step
-from osscl.vision.encoder import in_chunks
+from osscl.vision.encoder import Encoder, in_chunks
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Segregated:
 
 
 class Ursl:
-    """The agent: a reference network, a learner network, a memory and a head."""
+    """The agent: a reference network, a learner network, a memory and a head (ours has two)."""
 
     def __init__(self, config: UrslConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
@@ -71,11 +72,9 @@ class Ursl:
         self.reference = Reference(config.reference, setting, runtime) if config.needs_reference else None
         self.learner = Learner(config.learner, setting, runtime)
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
-        self.head: Head | None = None
-        self.second: Head | None = None  # on the reference's features, where the config wants one
+        self.heads = TwoHeads(config.head, setting, runtime.device)
         self.gate: Gate | None = None
         self.sorted: tuple[Tensor, Tensor] | None = None  # S and nearest class of the rows of U_t
-        self.before: Tensor | None = None  # what the rows of U_t were called before step t, where the heads want it
         self.step_open = -1  # the step that learn() is in, or was in last
         self.log = PhaseLog(runtime)
         self.notes: dict[str, float] = {}
@@ -96,11 +95,11 @@ class Ursl:
     def _open(self, step: Step) -> None:
         if self.step_open == step.index:
             return  # goes on inside this step
-        self.step_open, self.sorted, self.before = step.index, None, None
+        self.step_open, self.sorted = step.index, None
         self.log, self.notes = PhaseLog(self.runtime), {}
-        if self.head is not None and self.config.head.pseudo == "past":
+        if self.heads.look_back_first:
             self.log.begin("head")
-            self.before = self._called(step.unlabeled)
+            self.heads.look_back(step, self._networks())
             self.log.end()
         self.classes.extend(step.new_classes)
         if step.index > 0:
@@ -178,43 +177,16 @@ class Ursl:
         self.log.end()
 
     def fit_heads(self, step: Step, found: Segregated | None) -> None:
-        """The head on T_t and M, and on rows of U_t where the config says so; the same on the reference's features."""
         known = concat(step.labeled, self.memory.without(step.new_classes))
-        cap, names = self.setting.schedule.max_updates, ("head", step.index)
-        augmentation, seed = self.setting.augmentation, self.setting.seed
-        fit = HeadFit(self.learner.encoder, known, self.classes, augmentation, seed, names, cap)
-        if found is not None and self.config.head.pseudo == "gate":
-            fit = replace(fit, believed=self._believed(step, found.report))
-        head = self._fit_both(fit, found)
-        if found is not None and self.config.head.pseudo in ("self", "past"):
-            # At the first heads' scale: rows that they have named would calibrate them too well.
-            self._fit_both(replace(fit, scale=head.scale, believed=self._believed(step, found.report)), found)
+        report = found.report if found is not None else None
+        self.heads.fit(step, known, self.classes, self._networks(), report)
 
-    def _fit_both(self, fit: HeadFit, found: Segregated | None) -> Head:
-        """The learner's head, and the reference's where the config wants one; returns the former."""
-        self.head, self.second = fit_head(self.config.head, fit), None
-        if self.config.head.reference > 0 and found is not None and self.reference is not None:
-            # At the scale of the first: averaged are the outputs of two regressions on the same targets.
-            self.second = fit_head(
-                self.config.head, replace(fit, encoder=self.reference.encoder, scale=self.head.scale)
-            )
-        return self.head
-
-    def _believed(self, step: Step, report: GateReport) -> Labeled:
-        """Rows of U_t with classes that the heads may take for true."""
-        if self.config.head.pseudo == "gate":
-            sure = report.confident
-            return Labeled(step.unlabeled[sure], report.pseudo_labels[sure])
-        images = step.unlabeled[report.passed]
-        called = self._called(images)
-        if self.config.head.pseudo == "past" and self.before is not None:
-            # The past had more labels of its classes than M has kept of them.
-            called = torch.where(torch.isin(called, self._tensor(step.new_classes)), called, self.before[report.passed])
-        return Labeled(images, called)
-
-    def _called(self, images: Tensor) -> Tensor:
-        """The class of each image by the heads as they stand, (n,)."""
-        return self._tensor(self.classes)[self.predict(images).argmax(1)]
+    def _networks(self) -> dict[str, Encoder]:
+        """Those that heads may sit on."""
+        networks = {"learner": self.learner.encoder}
+        if self.reference is not None and self.reference.trained:
+            networks["reference"] = self.reference.encoder
+        return networks
 
     def _tensor(self, classes: Sequence[int]) -> Tensor:
         return torch.tensor(classes, device=self.runtime.device)
@@ -222,19 +194,14 @@ class Ursl:
     def _confidence(self, rows: Labeled) -> Tensor:
         """How sure the agent is of each image of one class."""
         column = self.classes.index(int(rows.labels[0]))
-        if self.config.memory.confidence == "head_probability" and self.head is not None:
+        if self.config.memory.confidence == "head_probability":
             return self.predict(rows.images).softmax(1)[:, column]
         assert self.reference is not None and self.gate is not None
         return in_chunks(self.reference.encoder, rows.images) @ self.gate.prototypes[column]
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes met so far); changes nothing."""
-        if self.head is None:
-            raise RuntimeError("predict() before the first learn()")
-        logits = self.head(in_chunks(self.learner.encoder.features, images))
-        if self.second is None or self.reference is None:
-            return logits
-        return logits.lerp(self.second(in_chunks(self.reference.encoder.features, images)), self.config.head.reference)
+        return self.heads.predict(images, self._networks())
 
     def gate_scores(self, images: Tensor) -> Tensor | None:
         """S(x) of new images, to be held against `gate.threshold`; None without a reference."""
@@ -248,11 +215,9 @@ class Ursl:
             "reference": self.reference.state() if self.reference is not None else None,
             "learner": self.learner.state(),
             "memory": vars(self.memory.labeled),
-            "head": vars(self.head) if self.head is not None else None,
-            "second": vars(self.second) if self.second is not None else None,
+            "heads": self.heads.state(),
             "gate": vars(self.gate) if self.gate is not None else None,
             "sorted": self.sorted,
-            "before": self.before,
             "step_open": self.step_open,
             "log": self.log.state(),
             "notes": dict(self.notes),
@@ -265,13 +230,15 @@ class Ursl:
             self.reference.load_state(state["reference"])
         self.learner.load_state(state["learner"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None
-        second = state.get("second")  # models of version 0.1.0 have none
-        self.second = Head(**on_device(device, second)) if second is not None else None
+        self.heads.load_state(state["heads"] if "heads" in state else _heads_of_0_1_0(state))
         self.gate = Gate(**on_device(device, state["gate"])) if state["gate"] is not None else None
-        before = state.get("before")  # models of version 0.1.0 have none
-        self.before = before.to(device) if before is not None else None
         scores = state["sorted"]
         self.sorted = None if scores is None else (scores[0].to(device), scores[1].to(device))
         self.log.load_state(state["log"])
         self.notes = dict(state["notes"])
+
+
+def _heads_of_0_1_0(state: State) -> State:
+    """What models of version 0.1.0 kept as one head."""
+    heads: State = {"classes": state["classes"], "learner": state["head"], "reference": None, "called": None}
+    return heads | {"carrier": {"now": {}, "before": {}, "places": {}}}

@@ -1,0 +1,73 @@
+"""What stays of labels whose images are gone: the mean of each class's features, and how features spread about it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from osscl.learn.balance import class_sums
+
+STIFFNESS = 0.1  # the guess that nothing has moved weighs so many rows, in every direction
+
+
+@dataclass(frozen=True)
+class Past:
+    """Rows that are not there, class by class: how many, where, how spread. A regression takes them as if they were."""
+
+    rows: Tensor  # (k,)
+    means: Tensor  # (k, d)
+    spread: Tensor  # (d, d)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """All labels of the first k classes met, in the space of one head: no image, and nothing of a single one."""
+
+    labels: Tensor  # (k,) labelled images behind each mean
+    means: Tensor  # (k, d)
+    spread: Tensor  # (d, d) covariance within a class, all classes weighing the same
+
+    def moved(self, before: Tensor, after: Tensor) -> "Carried":
+        """Where the network has moved to: by the linear map that takes unlabelled rows (m, d) from `before` to `after`.
+
+        Semantic Drift Compensation (Yu et al., CVPR 2020) moves prototypes by what current rows show. Deviation: one
+        map, near the identity, is fitted to rows without labels, and the spread is moved with the means.
+        """
+        before, after = before.double(), after.double()
+        start, end = before.mean(0), after.mean(0)
+        x = before - start
+        identity = torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
+        turn = identity + torch.linalg.solve(x.T @ x + STIFFNESS * identity, x.T @ (after - end - x))
+        return Carried(self.labels, (self.means - start) @ turn + end, turn.T @ self.spread @ turn)
+
+    def beside(self, images: Tensor, copies: int) -> Past:
+        """What is missing where `images` (k',) of each class are at hand, each as so many rows; k' counts new ones."""
+        k, new = len(self.labels), len(images) - len(self.labels)
+        missing = (self.labels - images[:k]).clamp(min=0) * copies
+        rows, means = missing.new_zeros(new), self.means.new_zeros(new, self.means.shape[1])
+        return Past(torch.cat((missing, rows)).to(means.dtype), torch.cat((self.means, means)), self.spread)
+
+
+def no_past(x: Tensor, k: int) -> Past:
+    """Nothing but the rows `x` (n, d) of k classes."""
+    d = x.shape[1]
+    return Past(x.new_zeros(k), x.new_zeros(k, d), x.new_zeros(d, d))
+
+
+def equal_classes(targets: Tensor, k: int, past: Past, mass: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """What each row (n,) and each class's past (k,) weigh for classes to weigh the same; a row about 1."""
+    ones = torch.ones_like(targets, dtype=past.rows.dtype) if mass is None else mass
+    counts = class_sums(ones[:, None], targets, k)[:, 0] + past.rows
+    share = (len(targets) + past.rows.sum()) / k / counts.clamp(min=1)
+    return share[targets] * ones, share * past.rows
+
+
+def summed_up(x: Tensor, targets: Tensor, labels: Tensor, past: Past) -> Carried:
+    """What rows (n, d) and the past come to: `labels` (k,) images of each class in all."""
+    k = len(labels)
+    counts = torch.bincount(targets, minlength=k) + past.rows
+    means = (class_sums(x, targets, k) + past.rows[:, None] * past.means) / counts.clamp(min=1)[:, None]
+    rows, gone = equal_classes(targets, k, past)
+    about, apart = x - means[targets], past.means - means
+    scatter = about.T @ (rows[:, None] * about) + apart.T @ (gone[:, None] * apart) + gone.sum() * past.spread
+    return Carried(labels, means, scatter / (rows.sum() + gone.sum()))
