@@ -1,5 +1,6 @@
 """The command line: a mistake is one line and exit code 2, nothing of the user's is lost, and the rest works."""
 
+import errno
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import torch
 import yaml
 from PIL import Image
 
+from osscl import stored
 from osscl.cli import main
 from osscl.data import benchmarks
 from osscl.errors import Diverged
@@ -24,7 +26,7 @@ from osscl.experiments.evaluate import refuse_divergent_loss
 from osscl.experiments.record import read_records
 from osscl.experiments.run import run
 from osscl.experiments.saved import load
-from osscl.experiments.spec import configuration, experiment, make_spec
+from osscl.experiments.spec import configuration, experiment, make_spec, spec_from_plain
 from osscl.frozen import override
 from osscl.methods.method import SMOKE, Progress
 from osscl.stored import read_state, write_state
@@ -243,7 +245,7 @@ def test_a_change_that_cannot_be_is_refused(refused, change, words):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--labels-per-class", "9999"], "134 training images, 9999 labels"),
+        (["--labels-per-class", "9999"], ["labels_per_class", "134 training images", "must be 1 to 134"]),
         (["--validation", "0.999"], "held out"),
         (["--validation", "0.001"], "nothing of digits is held out"),
         (["--set", "scenario.related=99999"], ["related must be at most the", "got 99999"]),
@@ -510,6 +512,31 @@ def test_a_damaged_checkpoint_is_kept_and_the_run_begins_again(osscl, tmp_path, 
     assert checkpoint.with_suffix(".damaged").read_bytes() == b"damaged"
 
 
+def test_a_checkpoint_that_cannot_be_read_just_now_is_left_alone(osscl, tmp_path, monkeypatch):
+    command = [*DIGITS, "--method", "labels-only"]
+    assert osscl(*command, "--max-minutes", "0")[0] == 3
+    (checkpoint,) = tmp_path.rglob("checkpoint.safetensors")
+    before = checkpoint.read_bytes()
+
+    def too_many_files(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "safe_open", too_many_files)
+        with pytest.raises(OSError, match="Too many"):
+            run(read_spec_of(checkpoint.parent), Options(tmp_path / "runs", device="cpu"))
+    assert checkpoint.read_bytes() == before and not checkpoint.with_suffix(".damaged").exists()
+
+
+def read_spec_of(folder):
+    return spec_from_plain(json.loads((folder / "spec.json").read_text()))
+
+
+def test_minutes_bound_all_seeds_together(osscl, tmp_path):
+    assert osscl(*DIGITS, "--method", "labels-only", "--seeds", "0-3", "--max-minutes", "0")[0] == 3
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
 def test_a_run_that_shared_its_device_once_says_so_whatever_came_after(osscl, tmp_path):
     command = [*DIGITS, "--method", "labels-only"]
     assert osscl(*command, "--shared-device", "--max-minutes", "0")[0] == 3
@@ -557,6 +584,23 @@ def test_what_looks_known_goes_by_a_threshold_that_can_be_moved(refused, osscl, 
     assert osscl(*DIGITS, "--method", "labels-only", "--out", tmp_path / "other")[0] == 0
     (other,) = (tmp_path / "other").iterdir()
     refused("predict", other, "--threshold", "0", words="--threshold is the gate's")
+
+
+def test_predict_asks_about_classes_that_were_learned(osscl, tmp_path):
+    assert osscl(*DIGITS, "--method", "labels-only", "--set", "scenario.classes_per_step=[2, 2]")[0] == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    code, shown, _ = osscl("predict", folder)
+    learned = set(load(folder).classes)
+    told = re.findall(r"digits test [0-9]+\W+(\w+)", shown)
+    assert code == 0 and told and set(told) <= learned
+
+
+def test_predict_says_that_there_is_nothing_to_show(osscl, refused, copied, monkeypatch):
+    from osscl.cli import model
+
+    bank = model._bank("digits", None)
+    monkeypatch.setattr(model, "_bank", lambda name, data: replace(bank, test=bank.test.rows(torch.arange(0))))
+    refused("predict", copied, words=["digits has no test images", "give image files"])
 
 
 def test_predict_says_what_it_cannot_read(refused, copied, tmp_path):

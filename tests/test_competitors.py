@@ -18,7 +18,7 @@ from osscl.learn.balance import class_weights, rank_in_class
 from osscl.learn.descent import rate_at
 from osscl.learn.memory import Memory, herded
 from osscl.losses.distillation import logit_distillation, sigmoid_distillation
-from osscl.losses.semi import fixmatch, unsureness
+from osscl.losses.semi import distance_from_even, fixmatch
 from osscl.methods.dm import NONE, Dm, DmConfig
 from osscl.methods.gd import Gd, GdConfig, global_target
 from osscl.methods.gem import Gem, GemConfig, GemUpdate, Statistics, dual_weights
@@ -80,8 +80,8 @@ def test_fixmatch_ignores_rows_below_the_threshold_and_divides_by_all():
     assert not fixmatch(weak, strong.detach(), 0.5).requires_grad  # the weak view teaches, it does not learn
 
 
-def test_unsureness_is_zero_for_even_rows_and_grows_with_confidence():
-    rows = unsureness(torch.tensor([[1.0, 1.0, 1.0], [3.0, 0.0, 0.0], [9.0, 0.0, 0.0]]))
+def test_distance_from_even_is_zero_for_even_rows_and_grows_with_confidence():
+    rows = distance_from_even(torch.tensor([[1.0, 1.0, 1.0], [3.0, 0.0, 0.0], [9.0, 0.0, 0.0]]))
     p = torch.tensor([3.0, 0.0, 0.0]).softmax(0)
     assert rows[0].item() == pytest.approx(0, abs=1e-6)
     assert rows[1].item() == pytest.approx(sum(math.log((1 / 3) / float(q)) / 3 for q in p), abs=1e-6)

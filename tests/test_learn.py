@@ -420,6 +420,8 @@ def test_choosing_by_hand():
     assert set(choose("low", 2, 5, sure, seeded(0)).tolist()) == {1, 3}
     assert set(choose("high", 2, 5, sure, seeded(0)).tolist()) == {2, 4}
     assert choose("rainbow", 2, 5, sure, seeded(0)).tolist() == [1, 0]  # ranks 0 and 2
+    assert choose("rainbow", 4, 5, sure, seeded(0)).tolist() == [1, 3, 0, 4]  # ranks 0 to 3 of 5: 0, 1.25, 2.5, 3.75
+    assert choose("rainbow", 3, 5, sure, seeded(0)).tolist() == [1, 3, 4]  # not the three least sure
     for policy in ("random", "low", "high", "rainbow"):
         assert choose(policy, 5, 5, sure, seeded(0)).tolist() == [0, 1, 2, 3, 4]
         assert choose(policy, 9, 5, sure, seeded(0)).tolist() == [0, 1, 2, 3, 4]

@@ -100,6 +100,20 @@ def test_what_is_written_beside_a_named_space_wins():
     assert Choice("learner.lam", ("1.0", "2.0")) in space and len(space) == len(PAPER)
 
 
+def test_a_chain_of_ties_is_followed_to_its_end_and_a_circle_refused():
+    written = ["learner.gamma=learner.lam", "learner.lam=reference.tau", "reference.tau=[0.1, 0.5]"]
+    config, _ = changed(URSL, space_of(written, None, URSL), {"reference.tau": "0.5"})
+    assert config.learner.gamma == config.learner.lam == config.reference.tau == 0.5
+    with pytest.raises(SpecError, match="tied to itself"):
+        space_of(["learner.gamma=learner.lam", "learner.lam=learner.gamma", "reference.tau=[0.1, 0.5]"], None, URSL)
+
+
+def test_words_of_a_trial_that_went_on_count_steps_from_the_first():
+    from osscl.cli.tune import trial_words
+
+    assert "pruned after step 4" in trial_words(Tried(7, "pruned", (), {3: 40.0}, None, ""), {})
+
+
 def test_a_tied_field_follows():
     config, changes = changed(URSL, LAMBDAS, {"learner.lam": "0.4"})
     assert config == replace(URSL, learner=replace(URSL.learner, lam=0.4, gamma=0.4))
@@ -158,7 +172,9 @@ def test_a_trial_that_falls_behind_is_pruned_at_that_step(played, tmp_path):
     tune(plan, Options(), 3)
     found = tried(open_study(plan))
     assert [(trial.state, trial.by_step, trial.final) for trial in found] == [
-        ("finished", (90, 60, 50), 50), ("finished", (90, 70, 60), 60), ("pruned", (95, 64), None)
+        ("finished", {0: 90, 1: 60, 2: 50}, 50),
+        ("finished", {0: 90, 1: 70, 2: 60}, 60),
+        ("pruned", {0: 95, 1: 64}, None),
     ]  # fmt: skip
     assert best(found) == found[1]
 
@@ -316,10 +332,10 @@ def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best(typed, tm
 
 def test_trials_are_listed_best_first_by_what_was_searched():
     found = [
-        Tried(0, "finished", ("learner.lam=0.05", "learner.gamma=0.05"), (80.0, 50.0), 50.0),
-        Tried(1, "pruned", ("learner.lam=0.2", "learner.gamma=0.2"), (64.0,), None),
-        Tried(2, "finished", ("learner.lam=0.4", "learner.gamma=0.4"), (90.0, 60.0), 60.0),
-        Tried(3, "failed", (), (), None, "training diverged at step 1"),
+        Tried(0, "finished", ("learner.lam=0.05", "learner.gamma=0.05"), {0: 80.0, 1: 50.0}, 50.0),
+        Tried(1, "pruned", ("learner.lam=0.2", "learner.gamma=0.2"), {0: 64.0}, None),
+        Tried(2, "finished", ("learner.lam=0.4", "learner.gamma=0.4"), {0: 90.0, 1: 60.0}, 60.0),
+        Tried(3, "failed", (), {}, None, "training diverged at step 1"),
     ]
     lines = listed(found, Search(SPEC, LAMBDAS, None), 160).splitlines()[-4:]
     assert lines[:2] == ["trial 2  finished  60.0 %  lam=0.4", "trial 0  finished  50.0 %  lam=0.05"]
@@ -331,7 +347,7 @@ def test_a_trial_of_the_papers_space_takes_two_lines_of_a_narrow_terminal():
     plan = Search(SPEC, space_of([], "paper", SPEC.method), None)
     chosen = {d.field: d.values[-1] for d in plan.space if isinstance(d, Choice)}
     _, changes = changed(SPEC.method, plan.space, chosen)
-    page = listed([Tried(11, "finished", changes, (60.0,), 60.0)], plan, 80)
+    page = listed([Tried(11, "finished", changes, {0: 60.0}, 60.0)], plan, 80)
     trial = page[page.index("trial 11") :].splitlines()
     assert len(trial) == 2 and max(map(len, page.splitlines())) <= 80
     assert "eta=[-2.0,2.0]" in trial[0] + trial[1] and "kind=adam" in trial[1] and "gamma" not in page

@@ -25,7 +25,8 @@ def pick_device(name: str) -> torch.device:
         raise SpecError(f"unknown device {name!r}; allowed: auto, cpu, cuda, cuda:N")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and int(index or 0) >= count:
-        raise SpecError(f"device {name!r} is not there: {count} CUDA devices found; allowed: auto, cpu")
+        there = "".join(f", cuda:{i}" for i in range(count))
+        raise SpecError(f"device {name!r} is not there: {count} CUDA devices found; allowed: auto, cpu{there}")
     return torch.device(name)
 
 

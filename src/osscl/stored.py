@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,8 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
             skeleton = json.loads((file.metadata() or {})["state"])
         return _with_tensors(skeleton, tensors)  # type: ignore[no-any-return]
-    except (FileNotFoundError, SafetensorError, KeyError, ValueError, OSError, RecursionError):
-        return None
+    except (FileNotFoundError, SafetensorError, KeyError, ValueError, RecursionError):
+        return None  # any other OSError says nothing of the file, which may be good
 
 
 def refuse_to_overwrite(file: Path | None) -> None:
@@ -59,7 +60,8 @@ def write_text(path: Path, text: str) -> None:
 def aside(path: Path) -> Iterator[Path]:
     """A name beside `path` to write to; it takes the place of `path` when the block ends well."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    # The process number alone is not enough on a disk that several machines or containers write to.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         yield draft
         with draft.open("rb") as file:

@@ -36,7 +36,7 @@ def compare(
         raise SpecError(f"confidence must be in (0, 1), got {confidence}")
     left, right = records_of(first, results), records_of(second, results)
     found = sorted(paired(left, right, anyway), key=lambda pairs: (heading(pairs), schedules(pairs), pairs.seeds))
-    typer.echo(f"A: {first}, B: {second}; {measure} in %, paired by seed")
+    typer.echo(f"A: {first}, B: {second}; {measure} in {MEASURES[measure]}, paired by seed")
     for setting, rows in groupby(found, heading):
         typer.echo(f"\n{setting}")
         console().print(rows_of(list(rows), measure, confidence))
@@ -94,7 +94,8 @@ def notes(confidence: float, alone: list[str], anyway: bool) -> str:
 
     least = 1 + math.ceil(-math.log2(1 - confidence) - 1e-9)
     lines = [
-        f"The sign test needs {least} pairs that differ; interval and t-test need two. In brackets: seeds won by A."
+        f"The sign test needs {least} pairs that differ; interval and t-test need two. "
+        "In brackets: seeds at which A is higher."
     ]
     if alone:
         lines.append(f"Not paired: {', '.join(alone)}")

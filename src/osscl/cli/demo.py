@@ -20,7 +20,6 @@ def demo(
     """Learn digits two at a time, among letters: from labels alone, with URSL, with ours; end with a report."""
     from tempfile import TemporaryDirectory
 
-    import torch
     from rich.console import Console
 
     from osscl.cli.show import comparison, quoted, watching
@@ -29,7 +28,6 @@ def demo(
     from osscl.experiments.run import run
 
     console = Console()
-    torch.set_num_threads(1)  # networks this small are slower on several threads
     specs = demo_specs(seed, smallest)
     scenario = next(iter(specs.values())).scenario
     console.print(

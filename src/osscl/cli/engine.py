@@ -23,6 +23,7 @@ GpuShare = Annotated[
 SharedDevice = Annotated[
     bool, typer.Option("--shared-device", help="Other work goes on on the device: keep times out of the tables.")
 ]
+ShareReferences = Annotated[bool, typer.Option(help="Share reference networks between runs.")]
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write scalars to each run's folder.")]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from osscl.cli import wanted as ask
-from osscl.cli.engine import Address, EngineName, GpuShare
+from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences
 from osscl.cli.table import show_outcomes, show_plan, show_section
 from osscl.errors import UserError
 
@@ -30,6 +30,8 @@ def figure(
     engine: EngineName = "local",
     address: Address = None,
     gpu_share: GpuShare = None,
+    share_references: ShareReferences = True,
+    shared_device: SharedDevice = False,
 ) -> None:
     """Make a figure of the paper: AUROC and precision of the gate by the number of classes seen."""
     from osscl.experiments.checkpoint import Options
@@ -47,8 +49,10 @@ def figure(
         show_plan(asked, records, out)
         return
     if run:
-        options, where = Options(out, data, device, max_minutes), Engine(engine, address, gpu_share)
-        records = ask.complete(asked, records, options, where, quiet=format != "text")
+        options = Options(
+            out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
+        )
+        records = ask.complete(asked, records, options, Engine(engine, address, gpu_share), quiet=format != "text")
     found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
     title = f"{asked.table.id}: {asked.table.heading}"
     said = f"schedule {schedule}, {seeds_told(found.seeds, asked.seeds)}, n={len(found.records)}"
@@ -84,6 +88,8 @@ def experiments(
     engine: EngineName = "local",
     address: Address = None,
     gpu_share: GpuShare = None,
+    share_references: ShareReferences = True,
+    shared_device: SharedDevice = False,
 ) -> None:
     """Run what the paper names as limitations: imbalanced classes, little unlabelled data, a very small memory."""
     from osscl.experiments.checkpoint import Options
@@ -98,6 +104,8 @@ def experiments(
         show_plan(asked, records, out)
         return
     if run:
-        options, where = Options(out, data, device, max_minutes), Engine(engine, address, gpu_share)
-        records = ask.complete(asked, records, options, where, quiet=format != "text")
+        options = Options(
+            out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
+        )
+        records = ask.complete(asked, records, options, Engine(engine, address, gpu_share), quiet=format != "text")
     show_outcomes(asked, records, format)

@@ -8,6 +8,8 @@ import typer
 from osscl.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from osscl.data.images import ImageBank
@@ -42,13 +44,18 @@ def predict(
     scenario = read_spec(folder).scenario
     counts = {scenario.main: sample - sample // 4, **dict.fromkeys(scenario.peripheral[:1], sample // 4)}
     held_out = {name: bank for name in counts if len((bank := _bank(name, data)).test)}
-    rows = {name: _rows(bank)[: counts[name]] for name, bank in held_out.items()}
+    if scenario.main not in held_out:
+        raise UserError(f"{scenario.main} has no test images to show: give image files")
+    every = {
+        name: _rows(bank, loaded.agent.classes if name == scenario.main else None) for name, bank in held_out.items()
+    }
+    rows = {name: every[name][: counts[name]] for name in held_out}
     names = [f"{name} test {row}" for name in held_out for row in rows[name].tolist()]
     truth = [word for name, bank in held_out.items() for word in _words(bank, rows[name])]
     pictures = torch.cat([bank.test.images[rows[name]] for name, bank in held_out.items()])
     _show(loaded, pictures, names, truth, threshold)
     for name, bank in held_out.items():
-        typer.echo(_summary(loaded, name, bank, threshold, learned=name == scenario.main))
+        typer.echo(_summary(loaded, name, bank, every[name], threshold, learned=name == scenario.main))
     if threshold is not None:
         typer.echo(f"an image looks known where its gate score is above {threshold:.3f}; --threshold moves that")
 
@@ -66,9 +73,11 @@ def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str], thres
     console().print(shown)
 
 
-def _summary(loaded: Any, name: str, bank: "ImageBank", threshold: float | None, *, learned: bool) -> str:
+def _summary(
+    loaded: Any, name: str, bank: "ImageBank", rows: "Tensor", threshold: float | None, *, learned: bool
+) -> str:
     """How such images fare as a whole: a handful may be an unlucky one."""
-    rows = _rows(bank)[:ASKED]
+    rows = rows[:ASKED]
     found = loaded.predict(bank.test.images[rows], threshold)
     right = sum(a == b for a, b in zip(found.names, _words(bank, rows), strict=True))
     words = [f"{right} named right"] if learned else []
@@ -84,13 +93,14 @@ def _bank(name: str, data: Path | None) -> "ImageBank":
     return load_bank(name, data_dir(data), cache_dir())
 
 
-def _rows(bank: "ImageBank") -> "Tensor":
-    """Of the test part, in an order that is random and always the same."""
+def _rows(bank: "ImageBank", classes: "Sequence[int] | None") -> "Tensor":
+    """Of the test part, those of these classes where they are given; in an order that is random and always the same."""
     import torch
 
     from osscl.stream.randomness import seeded
 
-    return torch.randperm(len(bank.test), generator=seeded(0, "sample", bank.name))
+    rows = torch.randperm(len(bank.test), generator=seeded(0, "sample", bank.name))
+    return rows if classes is None else rows[torch.isin(bank.test.labels[rows], torch.tensor(classes))]
 
 
 def _words(bank: "ImageBank", rows: "Tensor") -> list[str]:

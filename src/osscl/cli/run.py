@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, Track, announce, watch_for
+from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, announce, watch_for
 from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
 from osscl.errors import SpecError, UserError
 
@@ -50,8 +50,8 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     data: Data = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
-    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long.")] = None,
-    share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long in all.")] = None,
+    share_references: ShareReferences = True,
     shared_device: SharedDevice = False,
     engine: EngineName = "local",
     address: Address = None,
@@ -94,8 +94,9 @@ def _carry_out(
     specs: "list[RunSpec]", options: "Options", engine: "Engine", track: str | None, manifest: dict[str, Any] | None
 ) -> None:
     from osscl.cli.show import comparison, console, quoted
+    from osscl.cli.wanted import in_time
     from osscl.device import pick_device
-    from osscl.experiments.engine import carry_out, carry_out_one
+    from osscl.experiments.engine import carry_out_one
 
     if engine.name == "local":
         pick_device(options.device)  # a wrong one is told before anything is shown
@@ -104,7 +105,7 @@ def _carry_out(
     if engine.name == "ray":
         for spec in specs:
             announce(spec, options.out)
-    records = carry_out(specs, options, engine, watch)
+    records = in_time(specs, options, engine, watch)
     if stream is not None:
         records = iter([carry_out_one(specs[0], options, watch, stream)])
     for record in records:

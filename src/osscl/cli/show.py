@@ -119,7 +119,6 @@ class Estimate:
     """Seconds to the end, from the steps after the first: the first is longer and would mislead."""
 
     def __init__(self) -> None:
-        self.started = time.monotonic()
         self.ends: list[tuple[int, float]] = []
 
     def stepped(self, t: int) -> None:

@@ -1,5 +1,6 @@
 """`osscl study` and `study-heads`: recipes side by side."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -30,9 +31,10 @@ def study(
     refuse_to_overwrite(out)
     spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
     found = study_references(spec, changes_of(variant), epochs, data, device)
-    protocol = (
-        f"{name}, {epochs} epochs on U_1 (schedule {schedule}: {found[0].updates} updates as in ursl), seed {seed}"
+    trained = (
+        f"{spec.schedule.epochs(epochs)} epochs on U_1 (schedule {schedule}: {found[0].updates} updates as in ursl)"
     )
+    protocol = f"{name}, {trained}, seed {seed}"
     caption = f"{protocol}; n-shot: nearest class mean in % over all classes, validation rows"
     columns = ("reference", "last loss", "25-shot", "5-shot", "AUROC, t=1", "seconds")
     table = Table(*columns, box=box.SIMPLE_HEAD, caption=caption)
@@ -79,4 +81,5 @@ def keep(out: Path | None, protocol: dict[str, object], variants: object) -> Non
 
 def changes_of(variants: list[str] | None) -> list[list[str]]:
     """No change, then those that were given."""
-    return [[], *([change for change in entry.split(",") if change] for entry in variants or [])]
+    commas = re.compile(r",(?![^\[]*\])")  # those of a list stay
+    return [[], *([change for change in commas.split(entry) if change] for entry in variants or [])]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli import wanted as ask
-from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice
+from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences
 
 if TYPE_CHECKING:
     from osscl.cli.wanted import Wanted
@@ -34,7 +34,7 @@ def table(
     engine: EngineName = "local",
     address: Address = None,
     gpu_share: GpuShare = None,
-    share_references: Annotated[bool, typer.Option(help="Share reference networks between runs.")] = True,
+    share_references: ShareReferences = True,
     shared_device: SharedDevice = False,
 ) -> None:
     """Make a table of the paper: run what is missing, nothing twice, and print ours beside the paper's."""

@@ -28,7 +28,7 @@ def tune(
     validation: Validation = None,
     method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`; ursl by default.")] = None,
     schedule: Annotated[str | None, typer.Option(help="paper (the default), short, smoke, demo.")] = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, help="0 by default.", show_default=False)] = None,
     spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A spec from a file.")] = None,
     changes: Changes = None,
     search: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUES", help=SEARCH)] = None,
@@ -54,7 +54,11 @@ def tune(
     }  # fmt: skip
     if validation is not None and not validation > 0:
         raise SpecError(f"--validation must be positive here, got {validation}: test rows choose nothing")
-    command = ["osscl", "run", *typed(name, {**flags, "method": method, "schedule": schedule, "set": changes})]
+    command = [
+        "osscl",
+        "run",
+        *typed(name, {**flags, "method": method, "schedule": schedule, "set": changes, "seed": seed}),
+    ]
     held_out = {**flags, "validation": validation}
     if spec_file is not None:
         spec = spec_from_file(
@@ -65,7 +69,8 @@ def tune(
     named = space or ("paper" if not search and spec.type == "ursl" else None)
     sought = space_of(search or [], named, spec.method)
     pick_device(device)  # a wrong one is told before anything is stored
-    plan = Search(on_validation_rows(with_seed(spec, seed)), sought, out, prune_after)
+    spec = spec if seed is None else with_seed(spec, seed)
+    plan = Search(on_validation_rows(spec), sought, out, prune_after)
     carry_out(plan, Options(data=data, device=device), trials, timeout, [] if spec_file is not None else command)
 
 
@@ -142,8 +147,9 @@ def trial_words(trial: "Tried", names: dict[str, str]) -> str:
     pairs = [
         f"{name}={values[field].strip(chr(34)).replace(' ', '')}" for field, name in names.items() if field in values
     ]
-    accuracy = trial.final if trial.final is not None else (trial.by_step or (None,))[-1]
-    state = f"{trial.state} after step {len(trial.by_step)}" if trial.state == "pruned" else trial.state
+    last = max(trial.by_step, default=None)
+    accuracy = trial.final if trial.final is not None or last is None else trial.by_step[last]
+    state = f"{trial.state} after step {last + 1}" if trial.state == "pruned" and last is not None else trial.state
     why = [f"({trial.why})"] if trial.why else []
     return "  ".join([f"trial {trial.number}", state, f"{number(accuracy)} %", " ".join(pairs), *why])
 

@@ -104,8 +104,6 @@ def complete(
     """The records, and those of the runs that were missing, carried out now."""
     from functools import partial
 
-    import torch
-
     from osscl.cli.show import watching
     from osscl.device import pick_device
 
@@ -114,8 +112,6 @@ def complete(
         return records
     if engine.name == "local":
         pick_device(options.device)  # a wrong one is told before anything is run
-    if asked.table.cells[0].small:
-        torch.set_num_threads(1)  # networks this small are slower on several threads
     found = dict(records)
     watch = None if quiet or engine.name != "local" else partial(_named, watching, asked.table.id)
     for done, record in enumerate(in_time(specs, options, engine, watch), 1):
@@ -135,11 +131,12 @@ def in_time(
     """Runs by an engine; here, one after another, `options.max_minutes` bounds all of them together."""
     import time
 
-    from osscl.experiments.engine import carry_out
+    from osscl.experiments.engine import carry_out, refuse_missing_data
 
     if engine.name != "local" or options.max_minutes is None:
         yield from carry_out(specs, options, engine, watch)
         return
+    refuse_missing_data(specs, options)
     started = time.monotonic()
     for spec in specs:
         left = max(0.0, options.max_minutes - (time.monotonic() - started) / 60)

@@ -189,7 +189,7 @@ def occupied(folder: Path) -> Iterator[None]:
         except OSError:
             raise UserError(f"another process is at work on this run, in {folder}") from None
         names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
-        drafts = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+")
+        drafts = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+(\.[0-9a-f]+)?")
         for draft in folder.iterdir():  # of a process that was killed while it wrote, see `aside`
             if drafts.fullmatch(draft.name) and draft.is_file():
                 draft.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from osscl.errors import UserError
 from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import describe_schedule
 
-MEASURES = ("final", "average", "forgetting")
+MEASURES = {"final": "%", "average": "%", "forgetting": "points"}  # and what each is in
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ from osscl.errors import SpecError, Stopped, UserError, unknown
 from osscl.experiments.checkpoint import Options, Unwatched, Watcher
 from osscl.experiments.plan import reference_of
 from osscl.experiments.record import RunRecord, read_record, write_record
-from osscl.experiments.run import refuse_missing_data, run
+from osscl.experiments.run import refuse_missing_sets, run
 from osscl.experiments.spec import RunSpec
-from osscl.methods.method import DEMO
 from osscl.stream.step import Stream
 
 ENGINES = ("local", "ray")
@@ -58,18 +57,21 @@ def carry_out(
     distinct = list({spec.id: spec for spec in specs}.values())
     if engine.name == "ray":
         return _on_ray(distinct, options, engine, watch)
-    for spec in distinct:
-        if not _file(spec, options).exists():
-            refuse_missing_data(spec, options.data)
+    refuse_missing_data(distinct, options)
     return (carry_out_one(spec, options, watch) for spec in distinct)
+
+
+def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:
+    """Told before the first of many runs, not hours into them."""
+    for spec in specs:
+        if not _file(spec, options).exists():
+            refuse_missing_sets(spec, options.data)
 
 
 def carry_out_one(
     spec: RunSpec, options: Options, watch: Watch | None = None, stream: Stream | None = None
 ) -> RunRecord:
     """What every engine does with a spec."""
-    if spec.schedule.small_net or spec.schedule == DEMO:
-        torch.set_num_threads(1)  # networks this small are slower on several threads, on a busy machine ten times so
     with watch(spec) if watch is not None else nullcontext(options.watcher) as watcher:
         return run(spec, replace(options, watcher=watcher), stream=stream)
 

@@ -40,7 +40,7 @@ def refuse_divergence(report: StepReport, t: int) -> None:
     thresholds = {} if gate is None else {"threshold": gate.threshold, "pseudo_threshold": gate.pseudo_threshold}
     for name, value in {**report.notes, **thresholds}.items():
         if not math.isfinite(value):
-            raise Diverged(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate or a higher tau")
+            raise Diverged(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate")
 
 
 def refuse_divergent_loss(where: Progress, t: int) -> None:
@@ -49,7 +49,7 @@ def refuse_divergent_loss(where: Progress, t: int) -> None:
     if looks and where.loss is not None and not math.isfinite(loss := float(where.loss)):
         raise Diverged(
             f"training diverged at step {t + 1}: the loss of {where.phase} is {loss} after {where.update} updates; "
-            "try a lower rate or a higher tau"
+            "try a lower rate"
         )
 
 

@@ -1,10 +1,12 @@
 """run(spec) -> RunRecord: the only place that joins data and method. A run that was stopped goes on."""
 
+import contextlib
 import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from osscl.experiments.record import (
     write_record,
 )  # fmt: skip
 from osscl.experiments.saved import save_model
+from osscl.experiments.sizes import is_small
 from osscl.experiments.spec import RunSpec, name_of, spec_to_plain
 from osscl.methods import METHODS
 from osscl.methods.method import Method, Progress, Runtime, Setting
@@ -53,10 +56,14 @@ def run(
     kind = class_of(spec, method)
     device = pick_device(options.device)
     prepare(device)
-    banks = stream.banks if stream is not None else load_banks(spec, options.data, device)
+    if stream is None:
+        banks = load_banks(spec, options.data, device)
+    else:
+        banks = {name: bank.to(device) for name, bank in stream.banks.items()}
+        stream = replace(stream, banks=banks)
     built = build_stream(spec.scenario, banks, spec.seed)
     stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
-    with occupied(folder), divergence_set_aside(folder):
+    with occupied(folder), divergence_set_aside(folder), threads_for(spec):
         if finished.exists():  # by now
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
@@ -84,7 +91,7 @@ def _carry_out(
     setting = setting_of(spec, stream)
     agent: Method = kind(spec.method, setting, runtime)
     position = saver.restore(agent)
-    truth = predicted = torch.empty(0, dtype=torch.long)
+    truth = predicted = torch.empty(0, dtype=torch.long)  # of the last step; a checkpoint is never after it
     with saver.listening():
         for t in range(position.next_step, len(stream)):
             reports["t"] = t
@@ -103,8 +110,6 @@ def _carry_out(
             options.watcher.stepped(t, len(stream), overall, step)
             if t + 1 < len(stream):
                 saver.keep(True)
-    if not len(truth):
-        _, _, truth, predicted = evaluate(agent, stream, len(stream) - 1)
     save_model(folder, agent, setting, spec, stream)
     record = make_record(spec, stream, agent, position, saver, truth, predicted)
     return record, saver.told_to_stop
@@ -144,6 +149,18 @@ def make_record(
     )
 
 
+@contextlib.contextmanager
+def threads_for(spec: RunSpec) -> Iterator[None]:
+    """One for small networks, which several slow down, on a busy machine ten times; and sums over several differ."""
+    before = torch.get_num_threads()
+    if is_small(spec.method) or spec.schedule.small_net:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
     """A stream from elsewhere, refused unless the spec says so: a run's id must tell which rows it saw."""
     digest = rows_digest(to_manifest(stream))
@@ -165,8 +182,8 @@ def load_banks(spec: RunSpec, data: Path | None, device: torch.device) -> Mappin
     return {name: load_bank(name, data_dir(data), cache_dir()).to(device) for name in _sets(spec)}
 
 
-def refuse_missing_data(spec: RunSpec, data: Path | None) -> None:
-    """Told before the first of many runs, not hours into them."""
+def refuse_missing_sets(spec: RunSpec, data: Path | None) -> None:
+    """A look for the folders alone."""
     for name in _sets(spec):
         folder_of(name, data_dir(data))
 

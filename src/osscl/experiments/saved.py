@@ -42,7 +42,9 @@ class Prediction:
     names: tuple[str, ...]
     probabilities: Tensor  # (n,) of the class named
     scores: Tensor | None  # (n,) the gate's S(x); None for methods without a gate
-    known: Tensor | None  # (n,) bool: the score passes the gate; images that do not look like no class learned
+    known: (
+        Tensor | None
+    )  # (n,) bool: the score passes the gate; where it does not, the image looks like nothing learned
 
 
 class Model:

@@ -5,6 +5,7 @@ from typing import Any
 
 from osscl.learn.descent import OptimiserConfig
 from osscl.learn.heads import HeadConfig
+from osscl.methods import METHODS
 from osscl.methods.dm import DmConfig
 from osscl.methods.gd import GdConfig
 from osscl.methods.gem import GemConfig
@@ -37,10 +38,18 @@ DEMO_EPOCHS: dict[type, dict[str, int]] = {
 
 
 def sized(config: Any, schedule: Schedule) -> Any:
-    """`config` as a schedule demands it."""
+    """`config` as a schedule demands it; one of a method written elsewhere as it is."""
+    if type(config) not in METHODS:
+        return config
     if schedule == DEMO:
         return demo_sized(config)
     return on_small_net(config) if schedule.small_net else config
+
+
+def is_small(config: Any) -> bool:
+    """Whether its networks are among those that need no GPU."""
+    net = getattr(getattr(config, "learner", None), "net", config)
+    return str(getattr(net, "backbone", "")).startswith("small")
 
 
 def on_small_net(config: Any) -> Any:

@@ -75,6 +75,8 @@ def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
     )
     if all(isinstance(dimension, Tied) for dimension in space):
         raise SpecError("nothing to search: give --search field=[a, b] or field=low..high")
+    for field in (ties := _ties(space)):
+        _end_of(field, ties)
     return space
 
 
@@ -151,11 +153,25 @@ def value_at(config: Any, field: str) -> Any:
 def changed(config: Config, space: Space, chosen: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
     """The config at one point of the space, and the changes that lead there."""
     values = dict(chosen)
-    for dimension in space:
-        if isinstance(dimension, Tied):
-            values[dimension.field] = values.get(dimension.to) or _as_json(value_at(config, dimension.to))
+    for field in (ties := _ties(space)):
+        end = _end_of(field, ties)
+        values[field] = values.get(end) or _as_json(value_at(config, end))
     changes = tuple(f"{field}={text}" for field, text in values.items())
     return override(config, changes), changes
+
+
+def _ties(space: Space) -> dict[str, str]:
+    return {dimension.field: dimension.to for dimension in space if isinstance(dimension, Tied)}
+
+
+def _end_of(field: str, ties: Mapping[str, str]) -> str:
+    """The field that a chain of ties leads to."""
+    met = {field}
+    while (field := ties.get(field, field)) in ties:
+        if field in met:
+            raise SpecError(f"{field} is tied to itself by way of other fields")
+        met.add(field)
+    return field
 
 
 def own_point(space: Space, config: Any) -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from osscl.errors import SpecError, unknown
 from osscl.experiments.sizes import demo_sized, on_small_net, sized
 from osscl.frozen import added_later, content_id, from_plain, plain, require
 from osscl.methods import CONFIGURATIONS, METHOD_TYPES
+from osscl.methods.co2l import Co2lConfig
 from osscl.methods.method import PAPER, SCHEDULES, SHORT, Schedule
 from osscl.stream.scenario import ScenarioSpec
 
@@ -107,9 +108,10 @@ def describe_schedule(spec: RunSpec) -> str:
         return f"{spec.schedule.name} (at most {spec.schedule.max_updates} updates a phase)"
     method = plain(spec.method)
     parts, least = [], ""
-    if "reference" in method:
+    if "reference" in method and getattr(spec.method, "needs_reference", True):
         first, later = (spec.schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
-        parts.append(f"reference {first}/{later}")
+        once = isinstance(spec.method, Co2lConfig) or method["reference"].get("pretrained")
+        parts.append(f"reference {first}" if once else f"reference {first}/{later}")
     if "learner" in method:
         parts.append(f"learner {spec.schedule.epochs(method['learner']['epochs'])}")
         floor = round(spec.schedule.share * method["learner"]["min_updates"])

@@ -47,7 +47,7 @@ class Tried:
     number: int
     state: str  # finished, pruned, failed or at work
     changes: tuple[str, ...]
-    by_step: tuple[float, ...]  # accuracy in % on validation rows, as far as it came
+    by_step: dict[int, float]  # accuracy in % on validation rows after each step (from 0) that it was heard of
     final: float | None
     why: str = ""  # it failed
 
@@ -143,7 +143,7 @@ def tried(study: Any) -> list[Tried]:
     return [
         Tried(
             trial.number, words[trial.state.name], tuple(trial.user_attrs.get("changes", ())),
-            tuple(value for _, value in sorted(trial.intermediate_values.items())),
+            dict(sorted(trial.intermediate_values.items())),
             trial.value if trial.state.name == "COMPLETE" else None, trial.user_attrs.get("why", ""),
         )
         for trial in study.get_trials(deepcopy=False)

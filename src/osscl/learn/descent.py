@@ -34,6 +34,7 @@ class OptimiserConfig:
         require(0 <= self.warmup < 1, self, "warmup", "a share in [0, 1)")
         require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
         require(all(0 < share < 1 for share in self.milestones), self, "milestones", "shares in (0, 1)")
+        require(not self.milestones or self.warmup == 0, self, "warmup", "0 where there are milestones")
 
 
 def rate_at(config: OptimiserConfig, update: int, updates: int, per_epoch: int = 1) -> float:

@@ -42,7 +42,9 @@ def choose(policy: Policy, k: int, n: int, confidence: Tensor | None, rng: Gener
         return ranked[:k]
     if policy == "high":
         return ranked[n - k :]
-    return ranked[:: n // k][:k] if k else ranked[:0]  # rainbow: from all ranges of confidence
+    # Rainbow: from all ranges of confidence. Deviation: ranks evenly spaced; each (n // k)-th, as Rainbow Memory's code
+    # takes, are the k least confident wherever more than half of a class stays.
+    return ranked[torch.arange(k) * n // k]
 
 
 class Memory:

@@ -20,6 +20,6 @@ def fixmatch(weak: Tensor, strong: Tensor, threshold: float) -> Tensor:
     return (F.cross_entropy(strong, label, reduction="none") * (sure >= threshold)).mean()
 
 
-def unsureness(logits: Tensor) -> Tensor:
-    """Of each row (m, k), how far its softmax is from even: KL(uniform || p), (m,); confidence calibration."""
+def distance_from_even(logits: Tensor) -> Tensor:
+    """KL(uniform || p) of each row's softmax (m, k), (m,): high where a network is sure; confidence calibration."""
     return -logits.log_softmax(1).mean(1) - math.log(logits.shape[1])

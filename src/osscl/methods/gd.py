@@ -19,7 +19,7 @@ from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
 from osscl.learn.sampling import Shuffled, side_by_side
 from osscl.losses.distillation import logit_distillation
-from osscl.losses.semi import unsureness
+from osscl.losses.semi import distance_from_even
 from osscl.methods.method import Runtime, Setting, State, StepReport
 from osscl.methods.phases import Phases, Training
 from osscl.stream.randomness import seeded
@@ -166,7 +166,7 @@ class Gd:
             mine = own >= 0
             right = F.cross_entropy(logits[: len(y)], own.clamp(min=0), reduction="none") * mine
             foreign = torch.cat((~mine, mine.new_ones(external)))
-            unsure = (unsureness(logits) * foreign).sum() / foreign.sum().clamp(min=1)
+            unsure = (distance_from_even(logits) * foreign).sum() / foreign.sum().clamp(min=1)
             return right.sum() / mine.sum().clamp(min=1) + self.config.confidence * unsure
 
         return self._training("teacher", [self.current], self.config.teacher, self.config.epochs_teacher, pool, loss)

@@ -45,7 +45,7 @@ class UrslConfig:
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the agent looks at unlabelled images at all."""
+        """Whether any part of the agent learns by a reference network."""
         heads = self.head.reference > 0 or self.head.pseudo != "none"
         return self.learner.guided or self.gate.pseudo != "none" or self.learner.start != "random" or heads
 
@@ -239,6 +239,6 @@ class Ursl:
 
 
 def _heads_of_0_1_0(state: State) -> State:
-    """What models of version 0.1.0 kept as one head."""
-    heads: State = {"classes": state["classes"], "learner": state["head"], "reference": None, "called": None}
-    return heads | {"carrier": {"now": {}, "before": {}, "places": {}}}
+    """Heads as models of version 0.1.0 kept them; the first of them have no second one."""
+    heads = {"learner": state["head"], "reference": state.get("second"), "called": state.get("before")}
+    return {"classes": state["classes"], **heads, "carrier": {"now": {}, "before": {}, "places": {}}}

@@ -64,8 +64,10 @@ def split_rows(
         if spec.labeled_fraction == 1:
             n_labeled -= n_validation
         if n_labeled < 1 or n_labeled + n_validation > len(rows):
+            field = "labels_per_class" if spec.labeled_fraction is None else "labeled_fraction"
             raise SpecError(
-                f"class {c} has {len(rows)} training images, {n_labeled} labels and {n_validation} held out asked"
+                f"{field}: class {c} has {len(rows)} training images, {n_validation} of them held out; "
+                f"labels must be 1 to {len(rows) - n_validation} of them, got {n_labeled}"
             )
         # Labelled rows come first and validation rows last, so that holding rows out leaves the labels as they are.
         end = len(rows) - n_validation
