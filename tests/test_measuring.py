@@ -128,7 +128,7 @@ def test_heads_that_a_run_has_no_means_for_are_refused(tmp_path):
     scenario = replace(experiment("digits"), validation_share=0.1)
     spec = make_spec(scenario, configuration("labels-only"), SMOKE, 0)
     run(spec, Options(tmp_path, device="cpu"))
-    for change in ("reference=.5", "pseudo=gate", "pseudo=past", "memory=before"):
+    for change in ("reference=.5", "pseudo=gate", "pseudo=past", "memory=before", "carried=true"):
         with pytest.raises(SpecError, match=change.partition("=")[0]):
             study_heads(tmp_path / spec.id, [[], [change]], device="cpu")
 

@@ -339,7 +339,7 @@ def test_holding_out_so_much_that_labels_run_short_is_refused(fraction, share):
 
 
 def test_more_labels_than_images_is_refused():
-    with pytest.raises(SpecError, match="labels_per_class: class 0 has 40 training images.*1 to 40.*41"):
+    with pytest.raises(SpecError, match=r"labels_per_class: class 0 has 40 training images.*1 to 40.*41"):
         stream_of(labeled_fraction=None, labels_per_class=41, related=0)
 
 

@@ -138,6 +138,8 @@ def study_heads(
     heads = [override(spec.method.head, changes) for changes in variants]
     if agent.heads.called is None and any(head.pseudo == "past" for head in heads):
         raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
+    if not agent.heads.carrier.places and any(head.carried for head in heads):
+        raise SpecError("carried=true needs a run with head.carried: this one has carried nothing along")
     results = []
     for changes, head in zip(variants, heads, strict=True):
         agent.heads.config = head
