@@ -666,11 +666,11 @@ def test_a_head_follows_its_seed_and_not_the_global_generator(solver):
 
 def test_a_cap_on_updates_shortens_the_fit():
     data = stripes({0: 9, 1: 9})
-    capped = fit(HeadConfig("sgd", epochs=50), data, [0, 1], max_updates=2)[0]
+    capped = fit(HeadConfig("sgd", epochs=50), data, [0, 1], cap=2)[0]
     decayed_later = fit(HeadConfig("sgd", epochs=2), data, [0, 1])[0]
     assert not torch.allclose(capped.weight, fit(HeadConfig("sgd", epochs=50), data, [0, 1])[0].weight)
     assert capped.weight.norm() >= decayed_later.weight.norm() > 0
-    ridge = [fit(HeadConfig("ridge", copies=n), data, [0, 1], GLYPHS, max_updates=m)[0] for n, m in ((9, 2), (2, None))]
+    ridge = [fit(HeadConfig("ridge", copies=n), data, [0, 1], GLYPHS, cap=m)[0] for n, m in ((9, 2), (2, None))]
     assert torch.equal(ridge[0].weight, ridge[1].weight)
 
 

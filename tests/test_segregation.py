@@ -16,7 +16,6 @@ from osscl.methods.segregation import (
     cosines,
     leave_one_out_scores,
     open_gate,
-    prototypes,
     thresholds,
 )
 from osscl.stream.randomness import seeded
@@ -92,9 +91,9 @@ def test_prototypes_are_those_of_equation_2(views):
 @torch.no_grad()
 def test_prototypes_of_no_views_are_those_of_the_plain_images():
     net, data = reference(), labeled()
-    columns = torch.tensor([CLASSES.index(c) for c in data.labels.tolist()])
-    found = gate_of(GateConfig(prototype_views=0)).prototypes
-    torch.testing.assert_close(found, prototypes(net(data.images), columns, 3))
+    found, z = gate_of(GateConfig(prototype_views=0)).prototypes, net(data.images)
+    means = torch.stack([z[data.labels == c].mean(0) for c in CLASSES])
+    torch.testing.assert_close(found, torch.nn.functional.normalize(means, dim=1))
     assert not torch.allclose(found, gate_of(GateConfig(prototype_views=1)).prototypes, atol=1e-3)
 
 
@@ -108,10 +107,11 @@ def test_prototypes_can_be_means_of_raw_projections():
     torch.testing.assert_close(raw.norm(dim=1), torch.ones(3))
 
 
+@torch.no_grad()
 def test_prototypes_do_not_depend_on_the_order_of_the_rows():
-    z, columns = unit_rows(20), torch.arange(20) % 3
-    turned = torch.randperm(20, generator=seeded(1, "turn"))
-    torch.testing.assert_close(prototypes(z, columns, 3), prototypes(z[turned], columns[turned], 3))
+    data, config = labeled(), GateConfig(prototype_views=0)
+    turned = data.rows(torch.randperm(len(data), generator=seeded(1, "turn")))
+    torch.testing.assert_close(gate_of(config, data).prototypes, gate_of(config, turned).prototypes)
 
 
 def test_class_sums_by_hand():

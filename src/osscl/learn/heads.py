@@ -84,7 +84,7 @@ class HeadFit:
     augmentation: Augmentation
     seed: int
     names: tuple[str | int, ...]
-    max_updates: int | None = None
+    cap: int | None = None  # of epochs (sgd) or copies (ridge), for schedules that only try the plumbing
     scale: float | None = None  # of a ridge's outputs; found by the data where None
     believed: Labeled | None = None  # rows whose labels are somebody's word: a ridge takes each once, as it is
     centre: Tensor | None = None  # of the head's space; found by the data where None
@@ -105,7 +105,7 @@ class HeadFit:
 
     def copies(self, config: HeadConfig) -> int:
         """Augmented copies of each image."""
-        return config.copies if self.max_updates is None else min(config.copies, self.max_updates)
+        return config.copies if self.cap is None else min(config.copies, self.cap)
 
     def all_views(self, config: HeadConfig) -> list[Tensor]:
         """Features of every row as it is, and of its copies."""
@@ -221,7 +221,7 @@ def sgd_head(config: HeadConfig, fit: HeadFit) -> Head:
     decay = torch.optim.lr_scheduler.MultiStepLR(
         optimiser, [round(config.epochs * share) for share in (0.6, 0.75, 0.9)], 0.2
     )
-    epochs = config.epochs if fit.max_updates is None else min(config.epochs, fit.max_updates)
+    epochs = config.epochs if fit.cap is None else min(config.epochs, fit.cap)
     for epoch in range(epochs):
         features = fit.view(epoch)
         rng = seeded(fit.seed, *fit.names, "rows", epoch, device=device)

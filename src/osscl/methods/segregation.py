@@ -57,11 +57,6 @@ def cosines(z: Tensor, prototypes: Tensor) -> Tensor:
     return (z @ prototypes.T).masked_fill(prototypes.norm(dim=1) == 0, -2.0)
 
 
-def prototypes(z: Tensor, columns: Tensor, k: int) -> Tensor:
-    """Eq. 2 for rows that are embedded already, (k, d)."""
-    return F.normalize(class_sums(z, columns, k), dim=1)  # Eq. 2's 1/count is lost in the projection to the sphere
-
-
 def thresholds(scores: Tensor, config: GateConfig) -> tuple[float, float]:
     """tau_id and tau_pl from the labelled rows' scores."""
     spread = scores.var() if config.spread == "var" else scores.std()
@@ -114,4 +109,5 @@ def open_gate(look: Look, labeled: Labeled, classes: Sequence[int]) -> Gate:
         scores = leave_one_out_scores(mean_view, sums, columns, seen_as)
     else:
         scores = cosines(seen_as, F.normalize(sums, dim=1)).max(1).values
+    # Eq. 2's 1 / count is lost in the projection to the sphere.
     return Gate(F.normalize(sums, dim=1), *thresholds(scores, look.config), scores)
