@@ -9,6 +9,7 @@ import torch
 from osscl import device as devices
 from osscl.experiments.sizes import on_small_net
 from osscl.experiments.toy import held_out, maker, toy_stream
+from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS, METHODS, learner, phases, reference
 from osscl.methods import gem as gem_method
 from osscl.methods.method import Runtime
@@ -33,11 +34,11 @@ class Called(devices.Replay):
         super().__init__(update, torch.device("cpu"))
 
 
-def predicted(name, precision):
+def predicted(name, precision, *changes):
     stream = toy_stream()
     banks = {key: in_colour(bank) for key, bank in stream.banks.items()}
     stream = replace(stream, banks={key: bank.to(torch.device("cuda")) for key, bank in banks.items()})
-    config = on_small_net(CONFIGURATIONS[name])
+    config = override(on_small_net(CONFIGURATIONS[name]), changes)
     make = replace(maker(METHODS[type(config)], config, stream), runtime=Runtime(torch.device("cuda"), precision))
     agent = make(updates=8)
     for t in range(len(stream)):
@@ -59,3 +60,11 @@ def test_captured_updates_are_the_updates(name, precision, monkeypatch):
     called = predicted(name, precision)
     assert captured.isfinite().all()
     assert torch.equal(captured, called), (captured - called).abs().max()
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_labels_are_carried_along(precision):
+    carried = predicted("ursl-plus", precision, "head.carried=true")
+    assert carried.isfinite().all() and not torch.equal(
+        carried, predicted("ursl-plus", precision, "head.carried=false")
+    )

@@ -48,7 +48,7 @@ def demo(
     console.print(f"predict:    {quoted(program(), 'predict', folder)}", highlight=False, soft_wrap=True)
     console.print(f"report:     {_report([record for _, record in records], out)}", highlight=False, soft_wrap=True)
     console.print(
-        "\nDigits leave little room: this is a tour, not the evidence. Recorded runs on CIFAR lie in the repository's "
+        "\nDigits are a tour, not the evidence. Recorded runs on CIFAR lie in the repository's "
         "folder results/.",
         highlight=False,
     )
