@@ -64,11 +64,11 @@ def rows_of(found: "Sequence[Pairs]", measure: str, confidence: float) -> "Table
 
 def row(pairs: "Pairs", measure: str, confidence: float) -> list[str]:
     from osscl.cli.show import DASH, number
-    from osscl.report.naming import seeds_words
+    from osscl.report.naming import seeds_and_n
 
     known = [getattr(record, measure) for record in (*pairs.first, *pairs.second)]
     found = pairs.measured(measure, confidence)
-    words = [schedules(pairs), seeds_words(pairs.first)]
+    words = [schedules(pairs), seeds_and_n(pairs.first)]
     if found is None:
         return [*words, *[DASH] * 6]
     n = found.n
@@ -121,7 +121,7 @@ def records_of(side: str, results: Path) -> "list[RunRecord]":
         if not records:
             raise UserError(f"no records in {folder}")
         return records
-    named = [(name_of(record), record) for record in records]
+    named = [(known_as(record), record) for record in records]
     found = [record for name, record in named if name == side]
     if not found:
         what = "no such file, and no records" if path.suffix == ".json" else "no records"
@@ -130,7 +130,7 @@ def records_of(side: str, results: Path) -> "list[RunRecord]":
     return found
 
 
-def name_of(record: "RunRecord") -> str:
+def known_as(record: "RunRecord") -> str:
     """The configuration that its record names, unless that name stands for other fields by now."""
     from osscl.experiments.spec import name_of as current
     from osscl.methods import CONFIGURATIONS

@@ -48,8 +48,7 @@ def demo(
     console.print(f"predict:    {quoted(program(), 'predict', folder)}", highlight=False, soft_wrap=True)
     console.print(f"report:     {_report([record for _, record in records], out)}", highlight=False, soft_wrap=True)
     console.print(
-        "\nDigits are a tour, not the evidence. Recorded runs on CIFAR lie in the repository's "
-        "folder results/.",
+        "\nDigits are a tour, not the evidence. Recorded runs on CIFAR lie in the repository's folder results/.",
         highlight=False,
     )
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from osscl.experiments.record import BINS, RunRecord
 from osscl.experiments.spec import describe_schedule
-from osscl.report.naming import method_name, seeds_words, setting_words
+from osscl.report.naming import method_name, seeds_and_n, setting_words
 from osscl.report.tables import grouped, paper_of
 
 
@@ -18,7 +18,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        return f"{self.name} · seed{'s' * (len(self.runs) > 1)} {seeds_words(self.runs)}"
+        return f"{self.name} · seed{'s' * (len(self.runs) > 1)} {seeds_and_n(self.runs)}"
 
     @property
     def first(self) -> RunRecord:

@@ -72,5 +72,5 @@ def changes(base: Mapping[str, Any], other: Mapping[str, Any], where: str = "") 
     return found
 
 
-def seeds_words(runs: Sequence[RunRecord]) -> str:
+def seeds_and_n(runs: Sequence[RunRecord]) -> str:
     return f"{', '.join(str(seed) for seed in sorted(run.spec.seed for run in runs))} (n={len(runs)})"

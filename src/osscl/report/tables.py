@@ -8,7 +8,7 @@ from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import name_of
 from osscl.report.formats import DASH, TableSection, as_markdown
-from osscl.report.naming import method_name, seeds_words, setting_words
+from osscl.report.naming import method_name, seeds_and_n, setting_words
 
 HEADLINE = (
     "setting", "method", "schedule", "seeds", "final %", "the paper %", "forgetting",
@@ -78,7 +78,7 @@ def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
     first = runs[0]
     devices = sorted({run.made_by.device for run in runs})
     return (
-        setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name, seeds_words(runs),
+        setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name, seeds_and_n(runs),
         f"{accuracy_words(runs)} ({first.evaluated_on})", beside_words(first),
         mean_words([run.forgetting for run in runs]), gate_words(runs), mean_words([minutes(run) for run in runs]),
         "; ".join(devices),
