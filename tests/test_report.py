@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from osscl.data.images import ImageBank, Labeled
-from osscl.experiments.record import read_records
+from osscl.experiments.record import KnownRecord, read_records
 from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
@@ -21,7 +21,7 @@ from osscl.report.chapters import chapters_of, flaw_of
 from osscl.report.confusion import by_step, confusion
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves
 from osscl.report.formats import TableSection, as_csv, as_latex, as_markdown, as_text
-from osscl.report.gate import gate_over_time, pass_rates, score_histograms
+from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_histograms
 from osscl.report.html import cell, prose, table
 from osscl.report.naming import method_name, setting_words
 from osscl.report.page import build_page, plotly_js
@@ -232,6 +232,19 @@ def test_plotly_accepts_every_figure(kept):
         for plot in figure.plots:
             text = re.sub(r'"@[a-z]+(-\d)?(/[\d.]+)?"', '"#123456"', json.dumps(plot))
             go.Figure(**json.loads(text))  # refuses what it does not know
+
+
+def test_what_looks_known_is_drawn_of_methods_that_tell(ursl):
+    assert all(step.known is None for step in ursl.steps)  # a record of before
+    telling = replace(
+        ursl, steps=tuple(replace(step, known=KnownRecord(0.9, 0.4, 0.8, 0.1, 0.0)) for step in ursl.steps)
+    )
+    chapter = one_chapter(telling)
+    figure = looks_known(chapter, chapter.entries[0])
+    assert [key.name for key in figure.keys] == ["seen", "foreign", "AUROC seen / rest", "FPR95"]
+    assert figure.table.rows[0] == ("1", "0.800", "0.100", "0.900", "0.400")
+    assert "What looks known" in build_page([telling]) and "What looks known" not in build_page([ursl])
+    assert figure.caption.endswith("test rows of the main set, foreign rows that no U_t holds.")
 
 
 def test_a_figure_without_values_is_not_drawn(ursl):

@@ -1,5 +1,6 @@
 """`osscl predict`: what a run ends in, put to use."""
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +24,7 @@ def predict(
     sample: Annotated[int, typer.Option(min=1, help="How many held-out rows, where no image is given.")] = 8,
     threshold: Annotated[
         float | None,
-        typer.Option(min=-1, max=1, help="Gate score above which an image looks known; the run's own by default.",
-                     show_default=False),
+        typer.Option(help="Score above which an image looks known; the run's own by default.", show_default=False),
     ] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
@@ -32,9 +32,11 @@ def predict(
     """Name the class of each image, and whether it looks like anything learned."""
     from osscl.experiments.saved import load, read_images, read_spec
 
+    if threshold is not None and isnan(threshold):
+        raise UserError("--threshold must be a number")
     loaded = load(folder, device)
     if threshold is not None and loaded.threshold is None:
-        raise UserError(f"--threshold is the gate's, and the method of {folder} has none")
+        raise UserError(f"--threshold: the method of {folder} does not tell what it knows")
     threshold = loaded.threshold if threshold is None else threshold
     if images:
         _show(loaded, read_images(images, loaded.images), [str(path) for path in images], [], threshold)
@@ -57,14 +59,14 @@ def predict(
     for name, bank in held_out.items():
         typer.echo(_summary(loaded, name, bank, every[name], threshold, learned=name == scenario.main))
     if threshold is not None:
-        typer.echo(f"an image looks known where its gate score is above {threshold:.3f}; --threshold moves that")
+        typer.echo(f"an image looks known where its score is above {threshold:.3f}; --threshold moves that")
 
 
 def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str], threshold: float | None) -> None:
     from osscl.cli.show import DASH, console, table
 
     found = loaded.predict(rows, threshold)
-    shown = table("image", *(["truth"] if truth else []), "class", "probability", "gate score", "looks known")
+    shown = table("image", *(["truth"] if truth else []), "class", "probability", "score", "looks known")
     for i, name in enumerate(names):
         score = DASH if found.scores is None else f"{float(found.scores[i]):.3f}"
         known = DASH if found.known is None else ("yes" if found.known[i] else "no")

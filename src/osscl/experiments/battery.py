@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from osscl.data.images import Labeled
 from osscl.experiments.toy import ENOUGH, Maker, accuracy, held_out, maker, toy_stream
-from osscl.methods.method import Method, State, StepReport
+from osscl.methods.method import Discerning, Method, State, StepReport
 from osscl.stored import read_state, write_state
 from osscl.stream.step import Stream
 
@@ -65,11 +65,11 @@ def check_no_global_randomness(make: Maker, stream: Stream) -> None:
 
 
 def check_predict_changes_nothing(make: Maker, stream: Stream) -> None:
-    """predict() leaves weights, buffers, modes, generators and the state as they were, and says the same again."""
+    """Asked twice, it answers the same, and leaves weights, buffers, modes, generators and the state as they were."""
     agent, images = make(), held_out(stream).images
     _learn(agent, stream)
     before, noise = _leaves(agent, "", set()), torch.get_rng_state()
-    first, second = agent.predict(images), agent.predict(images)
+    first, second = _answers(agent, images), _answers(agent, images)
     _claim("predict changes nothing", torch.equal(first, second), "asked twice, it answers differently")
     _claim("predict changes nothing", torch.equal(noise, torch.get_rng_state()), "it uses torch's global generator")
     name = _difference(before, _leaves(agent, "", set()))
@@ -80,7 +80,8 @@ def check_rows_are_judged_alone(make: Maker, stream: Stream) -> None:
     """The prediction for an image does not depend on the images beside it."""
     agent, images = make(), held_out(stream).images
     _learn(agent, stream)
-    together, alone = agent.predict(images)[:3], torch.cat([agent.predict(image[None]) for image in images[:3]])
+    together = _answers(agent, images)[:3]
+    alone = torch.cat([_answers(agent, image[None]) for image in images[:3]])
     same = torch.allclose(together, alone, rtol=1e-3, atol=1e-4)
     _claim("rows are judged alone", same, f"in other company logits move by up to {_gap(together, alone)}")
 
@@ -143,7 +144,7 @@ def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
         handed_on.load_state(state)
         name = _difference(state, _reloaded(handed_on.state()))
         _claim("saved and reloaded", name is None, f"{name} is lost where a loaded state is saved again")
-        same = torch.equal(agent.predict(images), handed_on.predict(images))
+        same = torch.equal(_answers(agent, images), _answers(handed_on, images))
         _claim("saved and reloaded", same, f"after step {t + 1} the reloaded instance predicts otherwise")
 
 
@@ -155,7 +156,7 @@ def check_continues_exactly(make: Maker, stream: Stream) -> None:
     for k in _moments(edges):
         resumed, told = _interrupted(make, stream, k)
         where = f"stopped at keep() number {k + 1} of {len(edges)} and reloaded"
-        same = torch.equal(agent.predict(images), resumed.predict(images))
+        same = torch.equal(_answers(agent, images), _answers(resumed, images))
         _claim("continues exactly", same, f"{where}, it ends in other predictions")
         for t, (one, other) in enumerate(zip(reports, told, strict=True)):
             _claim(
@@ -200,7 +201,18 @@ def _learn(agent: Method, stream: Stream, start: int = 0) -> list[StepReport]:
 
 def _predicted_by(agent: Method, stream: Stream) -> Tensor:
     _learn(agent, stream)
-    return agent.predict(held_out(stream).images)
+    return _answers(agent, held_out(stream).images)
+
+
+def _answers(agent: Method, images: Tensor) -> Tensor:
+    """All that can be asked of images, a row each: logits and, from a method that tells, how known it looks."""
+    logits = agent.predict(images)
+    if not isinstance(agent, Discerning) or agent.known_above is None:
+        return logits
+    scores = agent.known_scores(images)
+    _claim("known scores", tuple(scores.shape) == (len(images),), f"they are {tuple(scores.shape)} of {len(images)}")
+    _claim("known scores", bool(scores.isfinite().all()), "some are not finite")
+    return torch.cat((logits, scores[:, None]), 1)
 
 
 def _check_columns(name: str, agent: Method, stream: Stream, t: int) -> None:

@@ -1,4 +1,4 @@
-"""A method against the truth: accuracy on held-out rows, and its gate on the rows of U_t."""
+"""A method against the truth: accuracy and what looks known on rows it never saw, its gate on the rows of U_t."""
 
 import math
 
@@ -7,11 +7,12 @@ from torch import Tensor
 
 from osscl import metrics
 from osscl.errors import Diverged
-from osscl.experiments.record import BINS, GateRecord
-from osscl.methods.method import GateReport, Method, Progress, StepReport
+from osscl.experiments.record import BINS, GateRecord, KnownRecord
+from osscl.methods.method import Discerning, GateReport, Method, Progress, StepReport
 from osscl.stream.step import Stream, Truth
 
 SAMPLES = 8  # rows let in and kept out that a record names
+STRANGERS = 2000  # foreign rows of a set that a method has not seen, to ask whether they look known
 UPDATES_BETWEEN_LOOKS = 200  # at the loss
 
 
@@ -77,6 +78,21 @@ def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> Gate
         let_in=_examples(passed, stream, t),
         kept_out=_examples(~passed, stream, t),
     )
+
+
+def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
+    """What looks known after step t of rows that it never saw, labelled or not; None where a method does not tell."""
+    if not isinstance(method, Discerning) or method.known_above is None:
+        return None
+    held_out = [stream.evaluation(k).images for k in range(len(stream))]
+    kinds = [torch.cat(held_out[: t + 1]), torch.cat(held_out[t:])[len(held_out[t]) :], stream.strangers(STRANGERS)]
+    scores = torch.cat([method.known_scores(images).cpu() for images in kinds])
+    kind = torch.repeat_interleave(torch.tensor([len(images) for images in kinds]))
+    met, foreign, known = kind == 0, kind == 2, scores > method.known_above
+    return KnownRecord(
+        metrics.auroc(scores, met), metrics.fpr_at_recall(scores, met, 0.95),
+        metrics.share(known, met), metrics.share(known, foreign), method.known_above,
+    )  # fmt: skip
 
 
 def histogram(scores: Tensor) -> tuple[int, ...]:

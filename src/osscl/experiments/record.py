@@ -43,6 +43,17 @@ class GateRecord:
 
 
 @dataclass(frozen=True)
+class KnownRecord:
+    """What looks known after a step, of held-out rows and of peripheral rows that no U_t holds. None: no such row."""
+
+    auroc: float | None  # classes met so far against classes to come and peripheral sets
+    fpr95: float | None
+    recall: float | None  # share of the rows of classes met that look known
+    foreign: float | None  # share of the rows of peripheral sets that do
+    threshold: float
+
+
+@dataclass(frozen=True)
 class StepRecord:
     """One step of the stream."""
 
@@ -53,6 +64,7 @@ class StepRecord:
     phases: tuple[PhaseReport, ...]
     notes: Mapping[str, float]
     gate: GateRecord | None = None
+    known: KnownRecord | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from osscl.data.places import cache_dir, data_dir
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
 from osscl.experiments.checkpoint import Options, Position, Saver, divergence_set_aside, occupied
-from osscl.experiments.evaluate import evaluate, judge_gate, refuse_divergence, refuse_divergent_loss
+from osscl.experiments.evaluate import evaluate, judge_gate, judge_known, refuse_divergence, refuse_divergent_loss
 from osscl.experiments.record import (
     Provenance,
     RunRecord,
@@ -99,10 +99,11 @@ def _carry_out(
             refuse_divergence(report, t)
             by_step, overall, truth, predicted = evaluate(agent, stream, t)
             gate = judge_gate(report.gate, stream.truth(t), stream, t) if report.gate is not None else None
-            rows = stream.steps[t]
+            rows, known = stream.steps[t], judge_known(agent, stream, t)
             step = StepRecord(
-                rows.new_classes, len(rows.labeled), len(rows.unlabeled), rows.asked, report.phases, report.notes, gate
-            )
+                rows.new_classes, len(rows.labeled), len(rows.unlabeled), rows.asked, report.phases, report.notes, gate,
+                known,
+            )  # fmt: skip
             position.accuracy.append(by_step)
             position.overall.append(overall)
             position.steps.append(step)

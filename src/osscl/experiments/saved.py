@@ -14,7 +14,7 @@ from osscl.errors import DataError, SpecError
 from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
 from osscl.frozen import from_plain, plain
 from osscl.methods import METHOD_TYPES, METHODS
-from osscl.methods.method import Method, Runtime, Setting
+from osscl.methods.method import Discerning, Method, Runtime, Setting
 from osscl.stored import SUFFIX, read_state, write_state
 from osscl.stream.step import Stream
 from osscl.vision.augment import Augmentation
@@ -41,10 +41,8 @@ class Prediction:
     labels: Tensor  # (n,) class ids
     names: tuple[str, ...]
     probabilities: Tensor  # (n,) of the class named
-    scores: Tensor | None  # (n,) the gate's S(x); None for methods without a gate
-    known: (
-        Tensor | None
-    )  # (n,) bool: the score passes the gate; where it does not, the image looks like nothing learned
+    scores: Tensor | None  # (n,) how much it looks like a class learned; None for methods that do not tell
+    known: Tensor | None  # (n,) bool: the score is above the threshold; else the image looks like nothing learned
 
 
 class Model:
@@ -60,21 +58,19 @@ class Model:
 
     @property
     def threshold(self) -> float | None:
-        """The gate score above which an image looks known, as the last step set it; None without a gate."""
-        gate = getattr(self.agent, "gate", None)
-        return None if gate is None else float(gate.threshold)
+        """The score above which an image looks known, as the last step set it; None where the method does not tell."""
+        return self.agent.known_above if isinstance(self.agent, Discerning) else None
 
     def predict(self, images: Tensor | np.ndarray[Any, Any], threshold: float | None = None) -> Prediction:
-        """Labels and gate scores of (n, channels, size, size) uint8 images; known above `threshold`, or the gate's."""
+        """Labels and scores of (n, channels, size, size) uint8 images; known above `threshold`, or the run's own."""
         x = self._checked(torch.as_tensor(images))
         probabilities = self.agent.predict(x).softmax(1).cpu()
         best = probabilities.max(1)
         labels = torch.tensor(self.agent.classes)[best.indices]
         scores = known = None
-        least = self.threshold if threshold is None else threshold
-        if self.threshold is not None:
-            scores = self.agent.gate_scores(x).cpu()  # type: ignore[attr-defined]
-            known = scores > least
+        if isinstance(self.agent, Discerning) and (own := self.agent.known_above) is not None:
+            scores = self.agent.known_scores(x).cpu()
+            known = scores > (own if threshold is None else threshold)
         names = tuple(self.class_names[c] for c in labels.tolist())
         return Prediction(labels, names, best.values, scores, known)
 

@@ -61,6 +61,8 @@ class Tracker:
         if record.gate is not None:
             self._write("gate/AUROC", record.gate.auroc_seen, t + 1)
             self._write("gate/precision", record.gate.precision_seen, t + 1)
+        if record.known is not None:
+            self._write("looks known/AUROC", record.known.auroc, t + 1)
         self.writer.flush()
 
     def _write(self, name: str, value: float | None, x: int) -> None:

@@ -12,11 +12,13 @@ from osscl.data.images import Labeled, columns_of, concat
 from osscl.frozen import added_later, require, require_choices
 from osscl.learn.balance import class_sums, rank_in_class
 from osscl.learn.carried import Carried, Past, equal_classes, no_past, summed_up
+from osscl.learn.likeness import Likeness, likeness, with_threshold
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
 
 SCALES = tuple(2.0**i for i in range(9))  # candidates for a ridge head's temperature
+PARTS = 5  # of a class's images, each judged without its labels where a threshold is wanted
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,16 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
 
 def carried_on(config: HeadConfig, fit: HeadFit, head: Head) -> Carried:
     """What a head's data leaves to the steps to come."""
+    return _summed(config, fit, _places(config, fit, head))
+
+
+def _places(config: HeadConfig, fit: HeadFit, head: Head) -> Tensor:
+    """All views in the head's space, the plain images first."""
     with eval_mode(fit.encoder):
-        x = head.placed(torch.cat(fit.all_views(config))).double()
+        return head.placed(torch.cat(fit.all_views(config))).double()
+
+
+def _summed(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
     k = len(fit.classes)
     labels = torch.bincount(fit.targets(), minlength=k)
     if fit.carried is not None:
@@ -158,6 +168,27 @@ def carried_on(config: HeadConfig, fit: HeadFit, head: Head) -> Carried:
         labels = torch.cat((torch.maximum(labels[:known], fit.carried.labels), labels[known:]))
     targets = fit.targets().repeat(fit.copies(config) + 1)
     return summed_up(x, targets, labels, fit.past(config) or no_past(x, k))
+
+
+def likeness_on(config: HeadConfig, fit: HeadFit, head: Head, unlabeled: Tensor) -> Likeness:
+    """What looks known in a head's space.
+
+    For the threshold, new images are judged by a likeness that has not seen them: each part of them by all the rest.
+    Images of past classes will not do, for what is carried has seen them.
+    """
+    x, targets = _places(config, fit, head), fit.targets()
+    with eval_mode(fit.encoder):
+        around = head.placed(in_chunks(fit.encoder.features, unlabeled))
+    new = targets >= (0 if fit.carried is None else len(fit.carried.labels))
+    part = rank_in_class(targets, len(fit.classes)) % PARTS
+    scores = torch.zeros_like(targets, dtype=torch.float)
+    for i in range(PARTS):
+        judged = new & (part == i)
+        rest = replace(fit, data=fit.data.rows((~judged).nonzero().squeeze(1)))
+        if judged.any() and len(rest.data):
+            judge = likeness(_summed(config, rest, x[~judged.repeat(fit.copies(config) + 1)]), around)
+            scores[judged] = judge.score(x[: len(judged)][judged])
+    return with_threshold(likeness(_summed(config, fit, x), around), scores[new], targets[new])
 
 
 def _middle(features: Tensor, targets: Tensor, k: int) -> Tensor:

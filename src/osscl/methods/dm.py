@@ -244,13 +244,22 @@ class Dm:
         """Logits (n, classes met so far); changes nothing."""
         return in_chunks(self.model, images)
 
+    @property
+    def known_above(self) -> float | None:
+        """The calibrated threshold; None where no image was left to calibrate by."""
+        return None if self.passing == torch.inf else self.passing
+
+    def known_scores(self, images: Tensor) -> Tensor:
+        """What the second network says, as it will of the next step's U_t."""
+        return novelty_scores(self.novelty, images, self.epsilon)
+
     def state(self) -> State:
         nets = {"model": self.model, "novelty": self.novelty, "past": self.past, "novelty_past": self.novelty_past}
         return {
             "classes": list(self.classes),
             "sizes": list(self.sizes),
             **{name: net.state_dict() if net is not None else None for name, net in nets.items()},
-            "passing": None if self.passing == torch.inf else self.passing,
+            "passing": self.known_above,
             "epsilon": self.epsilon,
             "pseudo": self.pseudo,
             "memory": vars(self.memory.labeled),

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -151,6 +151,20 @@ class Method(Protocol):
     def state(self) -> State: ...
 
     def load_state(self, state: State) -> None: ...
+
+
+@runtime_checkable
+class Discerning(Protocol):
+    """What a method may offer beside the contract: whether an image looks like a class met."""
+
+    @property
+    def known_above(self) -> float | None:
+        """The score above which an image looks known; None where nothing tells."""
+        ...
+
+    def known_scores(self, images: Tensor) -> Tensor:
+        """How much each image looks like a class met, (n,); asked only where `known_above` is a number."""
+        ...
 
 
 class PhaseLog:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head, likeness_on
+from osscl.learn.likeness import Likeness
 from osscl.methods.carrier import Carrier
 from osscl.methods.method import GateReport, Setting, State, on_device
 from osscl.stream.step import Step
@@ -26,6 +27,7 @@ class TwoHeads:
         self.classes: list[int] = []  # that they tell apart
         self.called: Tensor | None = None  # what the rows of U_t were called before step t, where the config asks
         self.carrier = Carrier()
+        self.likeness: Likeness | None = None  # what looks known in the reference's space, where labels are carried
 
     @property
     def look_back_first(self) -> bool:
@@ -58,10 +60,16 @@ class TwoHeads:
         scale = self._fit(fits)
         if self.config.carried:
             self.carrier.keep(self.config, fits, self._by_network())
+            self.likeness = self._likeness(fits, step.unlabeled)
         if gate is not None and self.config.pseudo in ("self", "past"):
             rows = self._believed(step, gate, networks)
             # At the first heads' scale: rows that they have named would calibrate them too well.
             self._fit({name: replace(fit, scale=scale, believed=rows) for name, fit in fits.items()})
+
+    def _likeness(self, fits: Mapping[str, HeadFit], unlabeled: Tensor) -> Likeness | None:
+        if self.reference is None or len(unlabeled) < 2:
+            return None
+        return likeness_on(self.config, fits["reference"], self.reference, unlabeled)
 
     def _fit(self, fits: Mapping[str, HeadFit]) -> float:
         """All of them; returns the scale that they share."""
@@ -95,6 +103,11 @@ class TwoHeads:
         other = self.reference(in_chunks(networks["reference"].features, images))
         return logits.lerp(other, self.config.reference)
 
+    def known_scores(self, images: Tensor, networks: Networks) -> Tensor:
+        """How much images look like a class met, to be held against the likeness's threshold."""
+        assert self.likeness is not None and self.reference is not None
+        return self.likeness.score(self.reference.placed(in_chunks(networks["reference"].features, images)))
+
     def _by_network(self) -> dict[str, Head]:
         heads = {"learner": self.learner, "reference": self.reference}
         return {name: head for name, head in heads.items() if head is not None}
@@ -106,6 +119,7 @@ class TwoHeads:
             "reference": vars(self.reference) if self.reference is not None else None,
             "called": self.called,
             "carrier": self.carrier.state(),
+            "likeness": vars(self.likeness) if self.likeness is not None else None,
         }
 
     def load_state(self, state: State) -> None:
@@ -116,3 +130,5 @@ class TwoHeads:
         self.learner, self.reference = head(state["learner"]), head(state["reference"])
         self.called = state["called"].to(self.device) if state["called"] is not None else None
         self.carrier.load_state(state["carrier"], self.device)
+        kept = state.get("likeness")
+        self.likeness = Likeness(**on_device(self.device, kept)) if kept is not None else None

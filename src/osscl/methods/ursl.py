@@ -203,10 +203,18 @@ class Ursl:
         """Logits (n, classes met so far); changes nothing."""
         return self.heads.predict(images, self._networks())
 
-    def gate_scores(self, images: Tensor) -> Tensor | None:
-        """S(x) of new images, to be held against `gate.threshold`; None without a reference."""
-        if self.reference is None or self.gate is None:
-            return None
+    @property
+    def known_above(self) -> float | None:
+        """The score above which an image looks known; None without a reference."""
+        if self.heads.likeness is not None:
+            return self.heads.likeness.threshold
+        return self.gate.threshold if self.gate is not None else None
+
+    def known_scores(self, images: Tensor) -> Tensor:
+        """S(x), or the likeness to what is carried where labels are."""
+        if self.heads.likeness is not None:
+            return self.heads.known_scores(images, self._networks())
+        assert self.gate is not None
         return self.gate.score(self._look("predict").for_scores(images))[0]
 
     def state(self) -> State:

@@ -28,6 +28,11 @@ class Entry:
     def gated(self) -> bool:
         return any(step.gate is not None for step in self.first.steps)
 
+    @property
+    def tells(self) -> bool:
+        """Whether it says of an image that it looks known."""
+        return any(step.known is not None for step in self.first.steps)
+
 
 @dataclass(frozen=True)
 class Chapter:

@@ -1,32 +1,43 @@
-"""Figures of the gate: how well it tells, whom it lets in, and where its thresholds lie."""
+"""Figures of the gate: how well it tells, whom it lets in, where its thresholds lie. And of what looks known."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from osscl.experiments.record import BINS, GateRecord
+from osscl.experiments.record import BINS, GateRecord, StepRecord
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.figures import band_words
 from osscl.report.formats import TableSection
 from osscl.report.plots import Figure, Key, axis, curve, mean_and_range, plot, rounded, shown, step_axis
 
-Reading = Callable[[GateRecord], float | None]
+Reading = Callable[[StepRecord], float | None]
 QUALITY: dict[str, Reading] = {
-    "AUROC seen / rest": lambda gate: gate.auroc_seen,
-    "AUROC main / foreign": lambda gate: gate.auroc_related,
-    "precision": lambda gate: gate.precision,
-    "pseudo-label accuracy": lambda gate: gate.pseudo_accuracy,
-    "FPR95": lambda gate: gate.fpr95,
+    "AUROC seen / rest": lambda step: step.gate.auroc_seen if step.gate else None,
+    "AUROC main / foreign": lambda step: step.gate.auroc_related if step.gate else None,
+    "precision": lambda step: step.gate.precision if step.gate else None,
+    "pseudo-label accuracy": lambda step: step.gate.pseudo_accuracy if step.gate else None,
+    "FPR95": lambda step: step.gate.fpr95 if step.gate else None,
 }
 PASSING: dict[str, Reading] = {
-    "seen": lambda gate: gate.pass_rates.get("seen"),
-    "unseen": lambda gate: gate.pass_rates.get("unseen"),
-    "foreign": lambda gate: gate.pass_rates.get("foreign"),
+    "seen": lambda step: step.gate.pass_rates.get("seen") if step.gate else None,
+    "unseen": lambda step: step.gate.pass_rates.get("unseen") if step.gate else None,
+    "foreign": lambda step: step.gate.pass_rates.get("foreign") if step.gate else None,
+}
+KNOWN: dict[str, Reading] = {
+    "seen": lambda step: step.known.recall if step.known else None,
+    "foreign": lambda step: step.known.foreign if step.known else None,
+    "AUROC seen / rest": lambda step: step.known.auroc if step.known else None,
+    "FPR95": lambda step: step.known.fpr95 if step.known else None,
 }
 QUALITY_WORDS = (
     "AUROC of the score: classes met against the rest of U_t, and main set against foreign sets. Precision: share of Û "
     "that is of the main set. FPR95, lower is better: share of the rest that passes where 95 % of the classes met do."
 )
 PASSING_WORDS = "Share of the rows of classes met, of classes to come and of foreign sets that passes τ_id."
+KNOWN_WORDS = (
+    "What the model says, after each step, of images that it never saw: share of the classes met and of foreign sets "
+    "that looks known; AUROC and FPR95 (lower is better) of its score, classes met against classes to come and foreign "
+    "sets."
+)
 ROWS_WORDS = "unlabelled rows U_t"  # the gate never sees a test row
 KINDS = {"seen": 0, "unseen": 4, "foreign": 1}  # place in the order of colours
 
@@ -39,12 +50,19 @@ def pass_rates(chapter: Chapter, entry: Entry) -> Figure:
     return _over_time(chapter, entry, ("Whom the gate lets in", PASSING_WORDS), PASSING)
 
 
-def _over_time(chapter: Chapter, entry: Entry, words: tuple[str, str], readings: dict[str, Reading]) -> Figure:
+def looks_known(chapter: Chapter, entry: Entry) -> Figure:
+    rows = f"{chapter.rows_words} of the main set, foreign rows that no U_t holds"
+    return _over_time(chapter, entry, ("What looks known", KNOWN_WORDS), KNOWN, rows)
+
+
+def _over_time(
+    chapter: Chapter, entry: Entry, words: tuple[str, str], readings: dict[str, Reading], rows_words: str = ROWS_WORDS
+) -> Figure:
     """One line a reading, over the steps."""
     steps = len(entry.first.steps)
     keys, data, columns = [], [], []
     for i, (name, read) in enumerate(readings.items()):
-        by_seed = [[read(step.gate) if step.gate else None for step in run.steps] for run in entry.runs]
+        by_seed = [[read(step) for step in run.steps] for run in entry.runs]
         if all(value is None for seed in by_seed for value in seed):
             continue
         keys.append(Key(name, KINDS.get(name, i), name))
@@ -53,7 +71,7 @@ def _over_time(chapter: Chapter, entry: Entry, words: tuple[str, str], readings:
     rows = [(str(t + 1), *(column[t] for column in columns)) for t in range(steps)]
     return Figure(
         words[0],
-        f"{words[1]} {entry.label}; {chapter.conditions}; {ROWS_WORDS}.{band_words([entry])}",
+        f"{words[1]} {entry.label}; {chapter.conditions}; {rows_words}.{band_words([entry])}",
         (plot(data, xaxis=step_axis(steps, "at step"), yaxis=axis("share", range=[-0.03, 1.03])),),
         TableSection(words[0], ("step", *(key.name for key in keys)), rows),
         keys=tuple(keys),

@@ -14,7 +14,7 @@ from osscl.report.confusion import confusion
 from osscl.report.drawing import drawing, explanation
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves, keys_of
 from osscl.report.formats import TableSection
-from osscl.report.gate import gate_over_time, pass_rates, score_histograms
+from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_histograms
 from osscl.report.html import cell, details, escape, figure, legend, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
 from osscl.report.tables import HEADLINE, beside, grouped, headline, headline_row
@@ -133,9 +133,10 @@ def _chooser(chapter: Chapter) -> str:
 def _panel(
     chapter: Chapter, place: int, entry: Entry, banks: Mapping[str, ImageBank], strips: Mapping[str, Strip]
 ) -> str:
-    """One method from inside: who is remembered, who is taken for whom, and what its gate did."""
+    """One method from inside: who is remembered, who is taken for whom, what looks known, and what its gate did."""
     bank = banks.get(entry.first.spec.scenario.main)
     drawn = [accuracy_matrix(chapter, entry), confusion(chapter, entry, bank.class_names if bank else None)]
+    drawn += [looks_known(chapter, entry)] if entry.tells else []
     gate = ""
     if entry.gated:
         figures = [gate_over_time(chapter, entry), pass_rates(chapter, entry), score_histograms(chapter, entry)]

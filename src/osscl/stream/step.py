@@ -90,6 +90,19 @@ class Stream:
         wanted = torch.isin(labels, torch.tensor(self.steps[t].new_classes, device=self.device))
         return part.rows(self.held_out.to(self.device)[wanted])
 
+    def strangers(self, most: int) -> Tensor:
+        """Images of the peripheral sets that no U_t holds: evenly over each set, at most so many of it."""
+        parts = [self.main.train.images[:0]]
+        for k, name in enumerate(self.spec.peripheral, start=1):
+            images = self.banks[name].train.images
+            unmet = torch.ones(len(images), dtype=torch.bool)
+            for rows in self.steps:
+                unmet[rows.unlabeled[rows.sources == k]] = False
+            left = unmet.nonzero().squeeze(1)
+            picked = torch.linspace(0, len(left) - 1, min(most, len(left))).long()
+            parts.append(images[left[picked].to(self.device)])
+        return torch.cat(parts)
+
     def whole_pool(self) -> Tensor:
         """All unlabelled images that there are, for a reference trained before the first step."""
         related = [self.main.train.images[self.pool.to(self.device)]] if self.spec.related else []

@@ -1,0 +1,201 @@
+"""What looks known: by what is carried, by the gate, by DM's second network."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from osscl.experiments.battery import check_method
+from osscl.experiments.checkpoint import Options
+from osscl.experiments.evaluate import judge_known
+from osscl.experiments.record import read_record
+from osscl.experiments.run import run
+from osscl.experiments.sizes import on_small_net
+from osscl.experiments.spec import SCHEDULES, RunSpec
+from osscl.experiments.toy import maker, toy_stream
+from osscl.frozen import override
+from osscl.learn.carried import Carried
+from osscl.learn.likeness import KNOWN, SOFTNESS, likeness, with_threshold
+from osscl.methods import CONFIGURATIONS, METHODS, URSL
+from osscl.methods.method import Discerning
+from osscl.methods.ursl import Ursl
+from osscl.stream.randomness import seeded
+from osscl.stream.scenario import ScenarioSpec
+
+LIKE_PLUS = ["head.carried=true", "head.reference=.5", "head.solver=ridge"]
+
+
+def normal(*shape, name="x"):
+    return torch.randn(*shape, generator=seeded(0, name), dtype=torch.float64)
+
+
+def two_classes(labels=(5, 5)):
+    means = torch.tensor([[1.0, 0, 0], [0, 1.0, 0]], dtype=torch.float64)
+    return Carried(torch.tensor(labels), means, 0.01 * torch.eye(3, dtype=torch.float64))
+
+
+def test_a_score_is_how_much_nearer_a_class_is_than_everything():
+    carried, world, x = two_classes(), normal(500, 3, name="world"), normal(7, 3)
+    soft = SOFTNESS * torch.eye(3, dtype=torch.float64)
+    within, around = (torch.linalg.inv(part + soft) for part in (carried.spread, world.T.cov(correction=0)))
+
+    def distance(offset, inverse):
+        return torch.einsum("ni,ij,nj->n", offset, inverse, offset)
+
+    nearest = torch.stack([distance(x - mean, within) for mean in carried.means]).amin(0)
+    nearer = (distance(x - world.mean(0), around) - nearest) / 3
+    torch.testing.assert_close(likeness(carried, world).score(x), (nearer / (1 + nearer.abs())).float())
+
+
+def test_rows_of_a_class_look_more_known_than_others():
+    found = likeness(two_classes(), normal(500, 3, name="world"))
+    near, far = found.score(torch.tensor([[1.0, 0, 0], [0, 0, 1.0]]))
+    assert -1 < far < 0 < near < 1
+
+
+def test_a_class_without_a_label_has_no_place():
+    found = likeness(two_classes((5, 0)), normal(500, 3, name="world"))
+    near, unknown = found.score(torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]))
+    assert unknown < 0 < near
+
+
+def test_a_share_of_the_labelled_rows_is_above_the_threshold():
+    scores = torch.linspace(-0.5, 0.5, 100)[torch.randperm(100, generator=seeded(0, "order"))]
+    found = with_threshold(likeness(two_classes(), normal(9, 3)), scores, torch.zeros(100, dtype=torch.long))
+    assert float((scores > found.threshold).float().mean()) == pytest.approx(KNOWN, abs=0.01)
+
+
+def test_for_the_threshold_a_large_class_weighs_what_a_small_one_does():
+    scores = torch.cat((torch.zeros(90), torch.full((10,), 0.5)))
+    targets = torch.cat((torch.zeros(90, dtype=torch.long), torch.ones(10, dtype=torch.long)))
+    found = likeness(two_classes(), normal(9, 3))
+    assert with_threshold(found, scores, targets).threshold == 0
+    few_below = torch.where(torch.arange(100) < 30, scores, 0.5)  # a third of the large class: a sixth of all
+    assert with_threshold(found, few_below, targets).threshold == 0.5
+    assert with_threshold(found, scores[:0], targets[:0]).threshold == -1
+
+
+# ----- in an agent
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return toy_stream()
+
+
+def learned(config, stream, steps=None, memory=0):
+    make = maker(METHODS[type(config)], config, stream)
+    agent = replace(make, setting=replace(make.setting, memory=memory))()
+    for t in range(len(stream) if steps is None else steps):
+        agent.learn(stream.step(t))
+    return agent
+
+
+@pytest.fixture(scope="module")
+def carrying(stream):
+    return learned(override(on_small_net(URSL), LIKE_PLUS), stream)
+
+
+def test_where_labels_are_carried_the_likeness_tells_what_looks_known(carrying, stream):
+    t = len(stream) - 1
+    found = judge_known(carrying, stream, t)
+    assert found.threshold == carrying.known_above == carrying.heads.likeness.threshold
+    plain = learned(on_small_net(URSL), stream)
+    by_gate = judge_known(plain, stream, t)
+    assert by_gate.threshold == plain.known_above == plain.gate.threshold
+    assert found.auroc > 0.9 > by_gate.auroc  # without a memory, the gate knows the last classes alone
+    assert found.recall > 0.6 > 0.1 > found.foreign
+
+
+def test_new_images_are_judged_by_a_likeness_that_has_not_seen_them(carrying, stream):
+    """By the likeness that they made themselves, more of them than KNOWN are above the threshold."""
+    new = carrying.known_scores(stream.step(len(stream) - 1).labeled.images)
+    assert float((new >= carrying.known_above).float().mean()) > KNOWN
+
+
+def test_what_looks_known_is_kept_with_the_agent(carrying, stream):
+    make = maker(Ursl, carrying.config, stream)
+    again = replace(make, setting=carrying.setting)()
+    again.load_state(carrying.state())
+    images = stream.step(0).unlabeled
+    assert again.known_above == carrying.known_above
+    assert torch.equal(again.known_scores(images), carrying.known_scores(images))
+    earlier = carrying.state()
+    del earlier["heads"]["likeness"]  # a model of before
+    again.load_state(earlier)
+    assert again.known_above == carrying.gate.threshold
+
+
+def test_a_last_step_without_unlabelled_images_goes_back_to_the_gate(carrying, stream):
+    agent = learned(carrying.config, stream, steps=1)
+    assert agent.heads.likeness is not None
+    step = stream.step(1)
+    agent.learn(replace(step, unlabeled=step.unlabeled[:0]))
+    assert agent.heads.likeness is None
+
+
+def test_dm_tells_by_its_second_network_and_the_labels_alone_do_not_tell(stream):
+    dm = learned(on_small_net(CONFIGURATIONS["dm"]), stream, memory=8)
+    found = judge_known(dm, stream, len(stream) - 1)
+    assert found is not None and found.threshold == dm.passing and found.auroc is not None
+    blind = learned(on_small_net(CONFIGURATIONS["labels-only"]), stream, steps=1)
+    assert blind.known_above is None and judge_known(blind, stream, 0) is None
+
+
+def test_who_does_not_tell_is_not_asked(stream):
+    silent = SimpleNamespace(classes=[0])
+    assert not isinstance(silent, Discerning) and judge_known(silent, stream, 0) is None
+
+
+def test_the_battery_asks_who_tells():
+    class Loose(Ursl):
+        def known_scores(self, images):
+            return super().known_scores(images)[:, None]
+
+    with pytest.raises(AssertionError, match=r"known scores: they are \(\d+, 1\) of"):
+        check_method(Loose, on_small_net(URSL))
+
+
+# ----- who is asked
+
+
+def test_strangers_are_of_peripheral_sets_and_in_no_step(stream):
+    bank = stream.banks["foreign toy"]
+    shown = {int(row) for rows in stream.steps for row in rows.unlabeled[rows.sources == 1]}
+    unmet = [row for row in range(len(bank.train)) if row not in shown]
+    assert 5 < len(unmet) < len(bank.train)
+    assert torch.equal(stream.strangers(1000), bank.train.images[unmet])
+    few = stream.strangers(5)
+    assert torch.equal(few[0], bank.train.images[unmet[0]]) and torch.equal(few[4], bank.train.images[unmet[-1]])
+    assert len(replace(stream, spec=replace(stream.spec, peripheral=())).strangers(5)) == 0
+
+
+class Oracle:
+    """Knows what it is shown by the hand that shows it."""
+
+    classes = ()
+    known_above = 0.5
+
+    def __init__(self, stream, t):
+        self.met = torch.cat([stream.evaluation(k).images for k in range(t + 1)])
+
+    def known_scores(self, images):
+        return torch.tensor([float((self.met == image).flatten(1).all(1).any()) for image in images])
+
+
+@pytest.mark.parametrize("t", [0, 2])
+def test_met_to_come_and_foreign_rows_are_told_apart(t, stream):
+    found = judge_known(Oracle(stream, t), stream, t)
+    assert (found.auroc, found.fpr95, found.recall, found.foreign) == (1, 0, 1, 0)
+    late = judge_known(Oracle(stream, 0), stream, 2)  # a third of the rows met by then
+    assert late.recall == pytest.approx(1 / 3) and late.foreign == 0
+
+
+def test_a_run_records_what_looked_known(tmp_path):
+    digits = ScenarioSpec("digits", ("letters",), labels_per_class=3, memory=30)
+    config = override(on_small_net(URSL), LIKE_PLUS)
+    record = run(RunSpec(digits, config, SCHEDULES["smoke"], seed=0), Options(out=tmp_path, device="cpu"))
+    assert all(step.known is not None and step.known.recall is not None for step in record.steps)
+    again = read_record(tmp_path / record.id / f"{record.id}.json")
+    assert [step.known for step in again.steps] == [step.known for step in record.steps]
