@@ -171,24 +171,31 @@ def _summed(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
 
 
 def likeness_on(config: HeadConfig, fit: HeadFit, head: Head, unlabeled: Tensor) -> Likeness:
-    """What looks known in a head's space.
-
-    For the threshold, new images are judged by a likeness that has not seen them: each part of them by all the rest.
-    Images of past classes will not do, for what is carried has seen them.
-    """
+    """What looks known in a head's space, and the threshold that images set which the likeness has not seen."""
     x, targets = _places(config, fit, head), fit.targets()
     with eval_mode(fit.encoder):
         around = head.placed(in_chunks(fit.encoder.features, unlabeled))
-    new = targets >= (0 if fit.carried is None else len(fit.carried.labels))
+    fair, without = _judges(config, fit)
     part = rank_in_class(targets, len(fit.classes)) % PARTS
     scores = torch.zeros_like(targets, dtype=torch.float)
     for i in range(PARTS):
-        judged = new & (part == i)
-        rest = replace(fit, data=fit.data.rows((~judged).nonzero().squeeze(1)))
+        judged = fair & (part == i)
+        rest = replace(without, data=fit.data.rows((~judged).nonzero().squeeze(1)))
         if judged.any() and len(rest.data):
             judge = likeness(_summed(config, rest, x[~judged.repeat(fit.copies(config) + 1)]), around)
             scores[judged] = judge.score(x[: len(judged)][judged])
-    return with_threshold(likeness(_summed(config, fit, x), around), scores[new], targets[new])
+    return with_threshold(likeness(_summed(config, fit, x), around), scores[fair], targets[fair])
+
+
+def _judges(config: HeadConfig, fit: HeadFit) -> tuple[Tensor, HeadFit]:
+    """Which images (n,) can be judged by all the others, and how these are to be taken.
+
+    Where images are gone, what is carried has seen those that stay: new classes alone can be judged.
+    """
+    past, targets = fit.past(config), fit.targets()
+    if past is None or fit.carried is None or not past.rows.any():
+        return torch.ones_like(targets, dtype=torch.bool), replace(fit, carried=None)
+    return targets >= len(fit.carried.labels), fit
 
 
 def _middle(features: Tensor, targets: Tensor, k: int) -> Tensor:

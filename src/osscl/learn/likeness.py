@@ -20,6 +20,7 @@ class Likeness:
     """
 
     means: Tensor  # (k, d) of the classes that have a label
+    width: Tensor  # (k,) 1 + 1 / labels: so much wider is where a new row may lie when the mean itself is a guess
     within: Tensor  # (d, d) inverse covariance of a class
     middle: Tensor  # (d,)
     around: Tensor  # (d, d) inverse covariance of the unlabelled rows
@@ -30,6 +31,7 @@ class Likeness:
         x = x.double()
         y = x @ self.within
         near = (y * x).sum(1)[:, None] - 2 * y @ self.means.T + ((self.means @ self.within) * self.means).sum(1)
+        near = near / self.width
         off = x - self.middle
         nearer = (((off @ self.around) * off).sum(1) - near.min(1).values) / x.shape[1]
         return (nearer / (1 + nearer.abs())).float()
@@ -38,9 +40,12 @@ class Likeness:
 def likeness(carried: Carried, unlabeled: Tensor) -> Likeness:
     """By all labels that were met, and by unlabelled rows (m, d)."""
     x = unlabeled.double()
+    labels = carried.labels[carried.labels > 0].double()
+    freedom = (labels.sum() - len(labels)) / labels.sum()  # spread is about means of the same few rows: Bessel's share
+    spread = carried.spread / freedom if freedom > 0 else carried.spread
     soft = SOFTNESS * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    around = torch.linalg.inv(x.T.cov(correction=0) + soft)
-    return Likeness(carried.means[carried.labels > 0], torch.linalg.inv(carried.spread + soft), x.mean(0), around)
+    within, around = (torch.linalg.inv(part + soft) for part in (spread, x.T.cov(correction=0)))
+    return Likeness(carried.means[carried.labels > 0], 1 + 1 / labels, within, x.mean(0), around)
 
 
 def with_threshold(found: Likeness, scores: Tensor, targets: Tensor) -> Likeness:
