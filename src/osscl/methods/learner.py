@@ -16,7 +16,8 @@ from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Balanced, Shuffled, with_draws
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.method import PhaseLog, Progress, Runtime, Setting, State
+from osscl.methods.method import PhaseLog, Runtime, Setting, State
+from osscl.methods.phases import descend
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import two_views
 from osscl.vision.encoder import Encoder, EncoderConfig, frozen_copy, new_encoder
@@ -163,27 +164,21 @@ class Learner:
     def _descend(self, descent: Descent, lesson: Lesson, batches: Shuffled | Balanced, t: int) -> int:
         """The while loop of Algorithm 1; returns the number of views."""
         seed, device = self.setting.seed, self.runtime.device
-        supervised = with_draws(batches, ("learner", t), seed, descent.done, device)
-        guided: Iterator[tuple[Tensor, ...]] | None = None
-        rows_per_update = batches.rows
+        drawn: Iterator[tuple[Tensor, ...]] = with_draws(batches, ("learner", t), seed, descent.done, device)
+        views = 2 * batches.rows
         if lesson.guide is not None:
             related = Shuffled(len(lesson.guide), self.config.batch, seed, ("guide", t), device)
             guided = with_draws(related, ("guide", t), seed, descent.done, device)
-            rows_per_update += related.rows
+            drawn = ((*ours, *theirs) for ours, theirs in zip(drawn, guided, strict=True))
+            views += 2 * related.rows
         # Either both batches compiled or neither: a compiled pass rewrites the norms' statistics under an eager one.
         smallest = min(batches.rows, len(lesson.guide) if lesson.guide is not None else batches.rows)
         self.encoder.compiles = 2 * smallest >= WORTH_COMPILING
         update = Replay(self._update(descent, lesson), device)
         self.encoder.learning(True)
-        while descent.done < descent.updates:
-            descent.set_rate()
-            loss = update(*next(supervised), *(next(guided) if guided is not None else ()))
-            descent.done += 1
-            views = 2 * rows_per_update * descent.done
-            self.runtime.progress(Progress("learner", descent.done, descent.updates, views, loss))
-            self.runtime.keep(False)
+        descend("learner", descent, update, drawn, views, self.runtime)
         self.encoder.learning(False).compiles = True
-        return 2 * rows_per_update * descent.updates
+        return views * descent.updates
 
     def _update(self, descent: Descent, lesson: Lesson) -> Callable[..., Tensor]:
         """One update as a function of the rows of both batches and the uniform numbers of their views."""

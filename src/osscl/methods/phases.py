@@ -1,6 +1,6 @@
 """The phases of a step, one after another; a run that was stopped goes on inside the phase that was open."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -22,6 +22,21 @@ class Training:
     update: Callable[[Descent], Callable[..., Tensor]]  # one update as a function of a batch's tensors
     batches: Callable[[int], Iterator[tuple[Tensor, ...]]]  # from a number on
     captured: bool = True  # as one CUDA graph; an update that asks the CPU something captures its parts itself
+
+
+def descend(
+    name: str, descent: Descent, update: Callable[..., Tensor], batches: Iterable[tuple[Tensor, ...]], views: int,
+    runtime: Runtime,
+) -> None:  # fmt: skip
+    """The updates that are left of a phase, on batches from the next one on; after each of them a run may stop."""
+    for inputs in batches:
+        if descent.done == descent.updates:
+            break
+        descent.set_rate()
+        loss = update(*inputs)
+        descent.done += 1
+        runtime.progress(Progress(name, descent.done, descent.updates, views * descent.done, loss))
+        runtime.keep(False)
 
 
 class Phases:
@@ -52,7 +67,9 @@ class Phases:
         self.descent, self.interrupted = descent.taken_up(self.interrupted), None
         for net in phase.nets:
             net.train().requires_grad_(True)
-        self._descend(name, phase, descent)
+        update = phase.update(descent)
+        update = Replay(update, self.runtime.device) if phase.captured else update
+        descend(name, descent, update, phase.batches(descent.done), phase.views, self.runtime)
         for net in phase.nets:
             net.eval().requires_grad_(False)
         self.log.end(phase.updates, phase.views * phase.updates)
@@ -66,18 +83,6 @@ class Phases:
         work()
         self.log.end()
         self._close(name)
-
-    def _descend(self, name: str, phase: Training, descent: Descent) -> None:
-        update = phase.update(descent)
-        update = Replay(update, self.runtime.device) if phase.captured else update
-        for inputs in phase.batches(descent.done):
-            if descent.done == descent.updates:
-                break
-            descent.set_rate()
-            loss = update(*inputs)
-            descent.done += 1
-            self.runtime.progress(Progress(name, descent.done, descent.updates, phase.views * descent.done, loss))
-            self.runtime.keep(False)
 
     def _close(self, name: str) -> None:
         self.over.append(name)

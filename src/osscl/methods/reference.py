@@ -18,7 +18,8 @@ from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Shuffled, with_draws
 from osscl.losses.contrastive import nt_xent
 from osscl.losses.semi import byol_regression
-from osscl.methods.method import PhaseLog, PhaseReport, Progress, Runtime, Setting, State
+from osscl.methods.method import PhaseLog, PhaseReport, Runtime, Setting, State
+from osscl.methods.phases import descend
 from osscl.stored import read_state, write_state
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import two_views
@@ -115,14 +116,8 @@ class Reference:
         self.descent, self.interrupted = descent.taken_up(self.interrupted, self.moments), None
         update = Replay(self._update(unlabeled, descent), device)
         self.encoder.learning(True)
-        for rows, u in with_draws(batches, names, self.setting.seed, descent.done, device):
-            if descent.done == updates:
-                break
-            descent.set_rate()
-            loss = update(rows, u)
-            descent.done += 1
-            self.runtime.progress(Progress("reference", descent.done, updates, 2 * batches.rows * descent.done, loss))
-            self.runtime.keep(False)
+        drawn = with_draws(batches, names, self.setting.seed, descent.done, device)
+        descend("reference", descent, update, drawn, 2 * batches.rows, self.runtime)
         self.encoder.learning(False)
         self.moments = None if config.optimiser.fresh else descent.moments()
         self.descent = None
@@ -224,7 +219,7 @@ class Reference:
 def code() -> str:
     """A digest of the code that these weights depend on: after a change to it nothing old is taken from the cache."""
     here = Path(__file__).parents[1]
-    modules = ("learn/descent", "learn/sampling", "methods/method", "methods/reference", "device")
+    modules = ("learn/descent", "learn/sampling", "methods/method", "methods/phases", "methods/reference", "device")
     files = [file for folder in ("vision", "losses", "stream") for file in sorted((here / folder).glob("*.py"))]
     files += [here / f"{module}.py" for module in modules]
     return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
