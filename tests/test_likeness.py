@@ -174,6 +174,10 @@ def test_who_does_not_tell_is_not_asked(stream):
     assert not isinstance(silent, Discerning) and judge_known(silent, stream, 0) is None
 
 
+def test_carrying_and_telling_pass_the_battery():
+    check_method(Ursl, override(on_small_net(URSL), LIKE_PLUS))
+
+
 def test_the_battery_asks_who_tells():
     class Loose(Ursl):
         def known_scores(self, images):
