@@ -1,5 +1,6 @@
 """On a CUDA device: every method's captured updates are what the same updates are without capture."""
 
+import math
 import os
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from osscl import device as devices
+from osscl.experiments.evaluate import judge_known
 from osscl.experiments.sizes import on_small_net
 from osscl.experiments.toy import held_out, maker, toy_stream
 from osscl.frozen import override
@@ -34,7 +36,7 @@ class Called(devices.Replay):
         super().__init__(update, torch.device("cpu"))
 
 
-def predicted(name, precision, *changes):
+def trained(name, precision, *changes):
     stream = toy_stream()
     banks = {key: in_colour(bank) for key, bank in stream.banks.items()}
     stream = replace(stream, banks={key: bank.to(torch.device("cuda")) for key, bank in banks.items()})
@@ -43,6 +45,11 @@ def predicted(name, precision, *changes):
     agent = make(updates=8)
     for t in range(len(stream)):
         agent.learn(stream.step(t))
+    return agent, stream
+
+
+def predicted(name, precision, *changes):
+    agent, stream = trained(name, precision, *changes)
     return agent.predict(held_out(stream).images)
 
 
@@ -68,3 +75,11 @@ def test_labels_are_carried_along(precision):
     assert carried.isfinite().all() and not torch.equal(
         carried, predicted("ursl-plus", precision, "head.carried=false")
     )
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("name", "changes"), [("ursl", []), ("ursl-plus", ["head.carried=true"]), ("dm", [])])
+def test_what_looks_known_is_told(name, changes, precision):
+    agent, stream = trained(name, precision, *changes)
+    found = judge_known(agent, stream, len(stream) - 1)
+    assert found is not None and math.isfinite(found.threshold) and found.auroc is not None
