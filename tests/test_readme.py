@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from osscl.cli.show import comparison
+from osscl.experiments.record import read_records
+
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 README = (ROOT / "README.md").read_text()
@@ -67,3 +70,16 @@ def test_links_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+def test_the_demos_table_is_what_its_records_say():
+    records, _ = read_records(ROOT / "results" / "demo")
+    names = {"labels-only": "labels only", "ursl": "URSL", "ursl-plus": "URSL-plus"}
+    first = {record.configuration: record for record in records if record.spec.seed == 0}
+    shown = comparison([(title, first[name]) for name, title in names.items()])
+    columns = [[str(cell) for cell in column.cells] for column in shown.columns]
+    block = README.partition("What `make demo` ends with")[2].partition("```")[2].partition("```")[0]
+    for t in range(5):
+        assert [column[t] for column in columns] in [re.split(r"\s{2,}", line.strip()) for line in block.splitlines()]
+    said = str(shown.caption).partition(" Seconds:")[0]
+    assert "reference 30/10" in said and said in " ".join(block.split())

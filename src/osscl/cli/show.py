@@ -166,12 +166,13 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     """Runs side by side, a row a step: accuracy, what the gate did, and under them forgetting and seconds."""
     first = records[0][1]
     seeds = sorted({record.spec.seed for _, record in records})
+    gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
+    fullest = (gated or [first])[0]  # labels alone have no reference to speak of
     caption = (
         f"Accuracy in % over the classes met so far, {first.evaluated_rows} {first.evaluated_on} images in all; "
-        f"schedule {describe_schedule(first.spec)}, seed {', '.join(map(str, seeds))}, "
+        f"schedule {describe_schedule(fullest.spec)}, seed {', '.join(map(str, seeds))}, "
         f"n = 1 run{' each' if len(records) > 1 else ''}."
     )
-    gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
     if gated:
         caption += " Gate: unlabelled images of classes met against all others; precision: of those let in, share met."
     if any(phase.cached for _, record in records for step in record.steps for phase in step.phases):
