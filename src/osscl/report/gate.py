@@ -52,12 +52,13 @@ def pass_rates(chapter: Chapter, entry: Entry) -> Figure:
 
 def looks_known(chapter: Chapter, entry: Entry) -> Figure:
     rows = f"{chapter.rows_words} of the main set, foreign rows that no U_t holds"
-    return _over_time(chapter, entry, ("What looks known", KNOWN_WORDS), KNOWN, rows)
+    return _over_time(chapter, entry, ("What looks known", KNOWN_WORDS), KNOWN, rows, "after step")
 
 
 def _over_time(
-    chapter: Chapter, entry: Entry, words: tuple[str, str], readings: dict[str, Reading], rows_words: str = ROWS_WORDS
-) -> Figure:
+    chapter: Chapter, entry: Entry, words: tuple[str, str], readings: dict[str, Reading],
+    rows_words: str = ROWS_WORDS, when: str = "at step",
+) -> Figure:  # fmt: skip
     """One line a reading, over the steps."""
     steps = len(entry.first.steps)
     keys, data, columns = [], [], []
@@ -72,7 +73,7 @@ def _over_time(
     return Figure(
         words[0],
         f"{words[1]} {entry.label}; {chapter.conditions}; {rows_words}.{band_words([entry])}",
-        (plot(data, xaxis=step_axis(steps, "at step"), yaxis=axis("share", range=[-0.03, 1.03])),),
+        (plot(data, xaxis=step_axis(steps, when), yaxis=axis("share", range=[-0.03, 1.03])),),
         TableSection(words[0], ("step", *(key.name for key in keys)), rows),
         keys=tuple(keys),
     )
