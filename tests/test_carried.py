@@ -42,21 +42,40 @@ def test_sums_are_the_means_and_the_mean_covariance_of_the_classes():
 
 
 def test_rows_that_are_gone_count_as_if_they_were_there():
-    """Ten rows of two classes are gone, four of each are at hand, and a third class is new."""
-    x, targets = alike([14, 14, 9])
-    kept = torch.cat((torch.arange(10, 14), torch.arange(24, 37)))
-    gone = torch.cat((torch.arange(10), torch.arange(14, 24)))
-    carried = summed_up(x[gone], targets[gone], torch.tensor([14, 14]), no_past(x, 2))
-    at_hand = torch.bincount(targets[kept])
-    past = carried.beside(at_hand, copies=1)
-    assert past.rows.tolist() == [10, 10, 0]
-    assert_same(weighted_ridge(x[kept], targets[kept], 3, 2.0, past=past), weighted_ridge(x, targets, 3, 2.0))
-    after = summed_up(x[kept], targets[kept], torch.tensor([14, 14, 9]), past)
-    whole = summed_up(x, targets, torch.tensor([14, 14, 9]), no_past(x, 3))
+    """Every row of two classes is there twice, and one of each pair goes; a third class is new."""
+    x, targets = alike([7, 7, 9])
+    old, new = targets < 2, targets == 2
+    everything, of = torch.cat((x[old], x[old], x[new])), torch.cat((targets[old], targets[old], targets[new]))
+    carried = summed_up(everything[of < 2], of[of < 2], torch.tensor([14, 14]), no_past(x, 2))
+    past = carried.beside(torch.tensor([7, 7, 9]), copies=1)
+    assert past.rows.tolist() == [7, 7, 0]
+    assert_same(weighted_ridge(x, targets, 3, 2.0, past=past), weighted_ridge(everything, of, 3, 2.0))
+    after = summed_up(x, targets, torch.tensor([14, 14, 9]), past)
+    whole = summed_up(everything, of, torch.tensor([14, 14, 9]), no_past(x, 3))
     assert_same((after.means, after.spread), (whole.means, whole.spread))
 
 
-def test_what_is_at_hand_is_not_counted_twice():
+def test_a_mean_is_of_all_labels_however_often_some_of_them_are_seen_again():
+    """The images that stay have had their share in it; a hundred steps later the others still have theirs."""
+    x, targets = normal(20, 4), torch.arange(20) % 2
+    labels, kept = torch.tensor([10, 10]), torch.arange(4)
+    first = carried = summed_up(x, targets, labels, no_past(x, 2))
+    for _ in range(100):
+        past = carried.beside(torch.tensor([2, 2]), copies=1)
+        carried = summed_up(x[kept], targets[kept], labels, past)
+    torch.testing.assert_close(carried.means, first.means)
+    assert carried.labels.tolist() == [10, 10]
+
+
+def test_a_class_whose_images_are_all_at_hand_is_where_they_are():
+    x, targets = normal(20, 4), torch.arange(20) % 2
+    before = summed_up(x, targets, torch.tensor([10, 10]), no_past(x, 2))
+    moved = x + 3  # and nobody has told
+    after = summed_up(moved, targets, torch.tensor([10, 10]), before.beside(torch.tensor([10, 10]), copies=1))
+    torch.testing.assert_close(after.means, before.means + 3)
+
+
+def test_what_is_at_hand_is_not_missing():
     x, targets = alike([4, 4])
     carried = summed_up(x, targets, torch.tensor([4, 4]), no_past(x, 2))
     past = carried.beside(torch.tensor([4, 4]), copies=3)

@@ -71,10 +71,12 @@ def test_captured_updates_are_the_updates(name, precision, monkeypatch):
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_labels_are_carried_along(precision):
-    carried = predicted("ursl-plus", precision, "head.carried=true")
-    assert carried.isfinite().all() and not torch.equal(
-        carried, predicted("ursl-plus", precision, "head.carried=false")
-    )
+    agent, stream = trained("ursl-plus", precision, "head.carried=true")
+    assert agent.predict(held_out(stream).images).isfinite().all()
+    labels = sum(len(stream.step(t).labeled) for t in range(len(stream)))
+    for network in ("learner", "reference"):
+        now = agent.heads.carrier.now[network]
+        assert now.means.is_cuda and int(now.labels.sum()) == labels and bool(now.means.isfinite().all())
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from osscl.data.images import Labeled
+from osscl.data.images import Labeled, columns_of
 from osscl.experiments.battery import check_method
 from osscl.experiments.checkpoint import Options
 from osscl.experiments.evaluate import judge_known
@@ -16,7 +16,8 @@ from osscl.experiments.sizes import on_small_net
 from osscl.experiments.spec import SCHEDULES, RunSpec
 from osscl.experiments.toy import maker, toy_stream
 from osscl.frozen import override
-from osscl.learn.carried import Carried
+from osscl.learn.balance import rank_in_class
+from osscl.learn.carried import Carried, no_past, summed_up
 from osscl.learn.heads import HeadFit, likeness_on
 from osscl.learn.likeness import KNOWN, SOFTNESS, likeness, with_threshold
 from osscl.methods import CONFIGURATIONS, METHODS, URSL
@@ -40,7 +41,7 @@ def two_classes(labels=(5, 5)):
 def test_a_score_is_how_much_nearer_a_class_is_than_everything():
     carried, world, x = two_classes((5, 10)), normal(500, 3, name="world"), normal(7, 3)
     soft = SOFTNESS * torch.eye(3, dtype=torch.float64)
-    spread = carried.spread * 15 / 13  # about the means of 15 rows of two classes
+    spread = carried.spread * 20 / 17  # about means of the same rows, classes weighing alike: 1 - (1/5 + 1/10) / 2
     within, around = (torch.linalg.inv(part + soft) for part in (spread, world.T.cov(correction=0)))
 
     def distance(offset, inverse):
@@ -77,7 +78,6 @@ def test_for_the_threshold_a_large_class_weighs_what_a_small_one_does():
     assert with_threshold(found, scores, targets).threshold == 0
     few_below = torch.where(torch.arange(100) < 30, scores, 0.5)  # a third of the large class: a sixth of all
     assert with_threshold(found, few_below, targets).threshold == 0.5
-    assert with_threshold(found, scores[:0], targets[:0]).threshold == -1
 
 
 # ----- in an agent
@@ -113,9 +113,12 @@ def test_where_labels_are_carried_the_likeness_tells_what_looks_known(carrying, 
 
 
 def test_new_images_are_judged_by_a_likeness_that_has_not_seen_them(carrying, stream):
-    """By the likeness that they made themselves, more of them than KNOWN are above the threshold."""
-    new = carrying.known_scores(stream.step(len(stream) - 1).labeled.images)
-    assert float((new >= carrying.known_above).float().mean()) > KNOWN
+    """Their scores by the likeness that they made themselves would set a higher threshold."""
+    new = stream.step(len(stream) - 1).labeled
+    own = with_threshold(
+        carrying.heads.likeness, carrying.known_scores(new.images), columns_of(new.labels, carrying.classes)
+    )
+    assert carrying.known_above < own.threshold - 0.01
 
 
 def fit_of(agent, stream, steps):
@@ -140,6 +143,28 @@ def test_where_every_label_is_at_hand_all_images_set_the_threshold(carrying, str
     assert likeness_on(config, new_alone, head, world).threshold != same.threshold
 
 
+def test_bessels_share_is_right_for_classes_of_any_size():
+    """Rows of unit variance; of the correction's mean over many draws."""
+    counts, found = (100, 3, 3, 3), []
+    for draw in range(300):
+        x, targets = normal(sum(counts), 1, name=f"draw {draw}"), torch.repeat_interleave(torch.tensor(counts))
+        carried = summed_up(x, targets, torch.tensor(counts), no_past(x, len(counts)))
+        found.append(1 / float(likeness(carried, normal(9, 1)).within) - SOFTNESS)
+    assert sum(found) / len(found) == pytest.approx(1, abs=0.05)
+
+
+def test_an_image_that_is_alone_in_its_class_does_not_set_the_threshold(carrying, stream):
+    config, head, last = carrying.config.head, carrying.heads.reference, len(stream) - 1
+    world, fit = stream.step(last).unlabeled, replace(fit_of(carrying, stream, range(last + 1)), carried=None)
+    lone = fit.targets() == 0
+    rows = torch.cat((lone.nonzero()[:1, 0], (~lone).nonzero()[:, 0]))
+    one, none = (replace(fit, data=fit.data.rows(kept)) for kept in (rows, (~lone).nonzero()[:, 0]))
+    with_lone, without = (likeness_on(config, each, head, world).threshold for each in (one, none))
+    assert abs(with_lone - without) < 0.02
+    single = fit.data.rows(rank_in_class(fit.targets(), len(fit.classes)).eq(0).nonzero()[:, 0])
+    assert likeness_on(config, replace(fit, data=single), head, world) is None
+
+
 def test_what_looks_known_is_kept_with_the_agent(carrying, stream):
     make = maker(Ursl, carrying.config, stream)
     again = replace(make, setting=carrying.setting)()
@@ -158,7 +183,8 @@ def test_a_last_step_without_unlabelled_images_goes_back_to_the_gate(carrying, s
     assert agent.heads.likeness is not None
     step = stream.step(1)
     agent.learn(replace(step, unlabeled=step.unlabeled[:0]))
-    assert agent.heads.likeness is None
+    assert agent.heads.likeness is None and agent.known_above == agent.gate.threshold
+    assert agent.known_scores(step.labeled.images).shape == (len(step.labeled),)
 
 
 def test_dm_tells_by_its_second_network_and_the_labels_alone_do_not_tell(stream):

@@ -1,5 +1,6 @@
 import math
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -176,3 +177,15 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path):
         raise RuntimeError
     assert path.read_text() == "old ä"
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
+
+
+def test_a_file_that_cannot_be_opened_just_now_is_not_called_damaged(tmp_path: Path) -> None:
+    write_state(tmp_path / "state", {"done": 3})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            read_state(tmp_path / "state")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert read_state(tmp_path / "state") == {"done": 3}

@@ -8,6 +8,7 @@ import typer
 
 from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, announce, watch_for
 from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
+from osscl.cli.wanted import MaxMinutes
 from osscl.errors import SpecError, UserError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     data: Data = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
-    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long in all.")] = None,
+    max_minutes: MaxMinutes = None,
     share_references: ShareReferences = True,
     shared_device: SharedDevice = False,
     engine: EngineName = "local",

@@ -81,17 +81,23 @@ def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> Gate
 
 
 def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
-    """What looks known after step t of rows that it never saw, labelled or not; None where a method does not tell."""
+    """What looks known after step t of rows that no step has shown it; None where a method does not tell.
+
+    A reference that was trained before the first step, on all unlabelled images, has seen the foreign ones.
+    """
     if not isinstance(method, Discerning) or method.known_above is None:
         return None
+    threshold = float(method.known_above)
+    if not math.isfinite(threshold):
+        raise Diverged(f"training diverged at step {t + 1}: what looks known is above {threshold}; try a lower rate")
     held_out = [stream.evaluation(k).images for k in range(len(stream))]
     kinds = [torch.cat(held_out[: t + 1]), torch.cat(held_out[t:])[len(held_out[t]) :], stream.strangers(STRANGERS)]
     scores = torch.cat([method.known_scores(images).cpu() for images in kinds])
     kind = torch.repeat_interleave(torch.tensor([len(images) for images in kinds]))
-    met, foreign, known = kind == 0, kind == 2, scores > method.known_above
+    met, foreign, known = kind == 0, kind == 2, scores > threshold
     return KnownRecord(
         metrics.auroc(scores, met), metrics.fpr_at_recall(scores, met, 0.95),
-        metrics.share(known, met), metrics.share(known, foreign), method.known_above,
+        metrics.share(known, met), metrics.share(known, foreign), threshold,
     )  # fmt: skip
 
 

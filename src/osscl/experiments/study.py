@@ -18,6 +18,7 @@ from osscl.experiments.run import load_banks, setting_of
 from osscl.experiments.saved import load, read_spec
 from osscl.experiments.spec import RunSpec
 from osscl.frozen import override
+from osscl.learn.heads import HeadConfig
 from osscl.methods.method import PhaseLog, Progress, Runtime
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.segregation import Look, open_gate
@@ -138,8 +139,10 @@ def study_heads(
     heads = [override(spec.method.head, changes) for changes in variants]
     if agent.heads.called is None and any(head.pseudo == "past" for head in heads):
         raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
-    if not agent.heads.carrier.places and any(head.carried for head in heads):
-        raise SpecError("carried=true needs a run with head.carried: this one has carried nothing along")
+    if any(head.carried and not _networks_of(head) <= set(agent.heads.carrier.places) for head in heads):
+        raise SpecError(
+            "carried=true needs a run with head.carried on the same networks: this one has carried less along"
+        )
     results = []
     for changes, head in zip(variants, heads, strict=True):
         agent.heads.config = head
@@ -147,3 +150,7 @@ def study_heads(
         agent.fit_heads(step, found)
         results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
     return results
+
+
+def _networks_of(head: HeadConfig) -> set[str]:
+    return {"learner", "reference"} if head.reference > 0 else {"learner"}

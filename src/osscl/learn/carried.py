@@ -12,7 +12,11 @@ STIFFNESS = 0.1  # the guess that nothing has moved weighs so many rows, in ever
 
 @dataclass(frozen=True)
 class Past:
-    """Rows that are not there, class by class: how many, where, how spread. A regression takes them as if they were."""
+    """Rows that are not there, class by class: how many, where, how spread. A regression takes them as if they were.
+
+    They are taken to lie where all labels of their class lay: what that weighs too much of the images at hand keeps the
+    head where images really are, the more so the more of them there are.
+    """
 
     rows: Tensor  # (k,)
     means: Tensor  # (k, d)
@@ -63,11 +67,15 @@ def equal_classes(targets: Tensor, k: int, past: Past, mass: Tensor | None = Non
 
 
 def summed_up(x: Tensor, targets: Tensor, labels: Tensor, past: Past) -> Carried:
-    """What rows (n, d) and the past come to: `labels` (k,) images of each class in all."""
+    """What rows (n, d) and the past come to: `labels` (k,) images of each class in all.
+
+    A mean that is carried was taken over all labels, those of images that are still at hand among them: where some are
+    gone it stays, else images that stay in M would count again at every step.
+    """
     k = len(labels)
-    counts = torch.bincount(targets, minlength=k) + past.rows
-    means = (class_sums(x, targets, k) + past.rows[:, None] * past.means) / counts.clamp(min=1)[:, None]
+    at_hand = class_sums(x, targets, k) / torch.bincount(targets, minlength=k).clamp(min=1)[:, None]
+    means = torch.where(past.rows[:, None] > 0, past.means, at_hand)
     rows, gone = equal_classes(targets, k, past)
-    about, apart = x - means[targets], past.means - means
-    scatter = about.T @ (rows[:, None] * about) + apart.T @ (gone[:, None] * apart) + gone.sum() * past.spread
+    about = x - means[targets]
+    scatter = about.T @ (rows[:, None] * about) + gone.sum() * past.spread
     return Carried(labels, means, scatter / (rows.sum() + gone.sum()))

@@ -117,8 +117,11 @@ class HeadFit:
         """What the rows at hand lack of the labels that were."""
         if self.carried is None:
             return None
-        images = torch.bincount(self.targets(), minlength=len(self.classes))
-        return self.carried.beside(images, self.copies(config) + 1)
+        return self.carried.beside(self.images_by_class(), self.copies(config) + 1)
+
+    def images_by_class(self) -> Tensor:
+        """How many images of each class are at hand, (k,)."""
+        return torch.bincount(self.targets(), minlength=len(self.classes))
 
 
 def fit_head(config: HeadConfig, fit: HeadFit) -> Head:
@@ -162,7 +165,7 @@ def _places(config: HeadConfig, fit: HeadFit, head: Head) -> Tensor:
 
 def _summed(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
     k = len(fit.classes)
-    labels = torch.bincount(fit.targets(), minlength=k)
+    labels = fit.images_by_class()
     if fit.carried is not None:
         known = len(fit.carried.labels)
         labels = torch.cat((torch.maximum(labels[:known], fit.carried.labels), labels[known:]))
@@ -170,32 +173,40 @@ def _summed(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
     return summed_up(x, targets, labels, fit.past(config) or no_past(x, k))
 
 
-def likeness_on(config: HeadConfig, fit: HeadFit, head: Head, unlabeled: Tensor) -> Likeness:
-    """What looks known in a head's space, and the threshold that images set which the likeness has not seen."""
+def likeness_on(config: HeadConfig, fit: HeadFit, head: Head, unlabeled: Tensor) -> Likeness | None:
+    """What looks known in a head's space, and the threshold that images set which the likeness has not seen.
+
+    None where every class that could set it has a single label.
+    """
     x, targets = _places(config, fit, head), fit.targets()
     with eval_mode(fit.encoder):
         around = head.placed(in_chunks(fit.encoder.features, unlabeled))
-    fair, without = _judges(config, fit)
+    fair, without = _judges(fit)
     part = rank_in_class(targets, len(fit.classes)) % PARTS
     scores = torch.zeros_like(targets, dtype=torch.float)
     for i in range(PARTS):
         judged = fair & (part == i)
-        rest = replace(without, data=fit.data.rows((~judged).nonzero().squeeze(1)))
-        if judged.any() and len(rest.data):
+        if judged.any():
+            rest = replace(without, data=fit.data.rows((~judged).nonzero().squeeze(1)))
             judge = likeness(_summed(config, rest, x[~judged.repeat(fit.copies(config) + 1)]), around)
             scores[judged] = judge.score(x[: len(judged)][judged])
+    if not fair.any():
+        return None
     return with_threshold(likeness(_summed(config, fit, x), around), scores[fair], targets[fair])
 
 
-def _judges(config: HeadConfig, fit: HeadFit) -> tuple[Tensor, HeadFit]:
+def _judges(fit: HeadFit) -> tuple[Tensor, HeadFit]:
     """Which images (n,) can be judged by all the others, and how these are to be taken.
 
-    Where images are gone, what is carried has seen those that stay: new classes alone can be judged.
+    Where images are gone, what is carried has seen those that stay: new classes alone can be judged. An image that is
+    alone in its class leaves nothing to be judged by.
     """
-    past, targets = fit.past(config), fit.targets()
-    if past is None or fit.carried is None or not past.rows.any():
-        return torch.ones_like(targets, dtype=torch.bool), replace(fit, carried=None)
-    return targets >= len(fit.carried.labels), fit
+    targets = fit.targets()
+    images = fit.images_by_class()
+    in_company = images[targets] > 1
+    if fit.carried is None or bool((images[: len(fit.carried.labels)] >= fit.carried.labels).all()):
+        return in_company, replace(fit, carried=None)
+    return in_company & (targets >= len(fit.carried.labels)), fit
 
 
 def _middle(features: Tensor, targets: Tensor, k: int) -> Tensor:

@@ -41,7 +41,7 @@ def likeness(carried: Carried, unlabeled: Tensor) -> Likeness:
     """By all labels that were met, and by unlabelled rows (m, d)."""
     x = unlabeled.double()
     labels = carried.labels[carried.labels > 0].double()
-    freedom = (labels.sum() - len(labels)) / labels.sum()  # spread is about means of the same few rows: Bessel's share
+    freedom = 1 - (1 / labels).mean()  # spread is about means of the same few rows: Bessel's share, classes alike
     spread = carried.spread / freedom if freedom > 0 else carried.spread
     soft = SOFTNESS * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
     within, around = (torch.linalg.inv(part + soft) for part in (spread, x.T.cov(correction=0)))
@@ -49,9 +49,7 @@ def likeness(carried: Carried, unlabeled: Tensor) -> Likeness:
 
 
 def with_threshold(found: Likeness, scores: Tensor, targets: Tensor) -> Likeness:
-    """So that KNOWN of labelled rows that score so, (n,), are above it; of everything where there are none."""
-    if not len(scores):
-        return replace(found, threshold=-1.0)
+    """So that KNOWN of labelled rows that score so, (n,), are above it, or a little less where they are few."""
     shares = (1.0 / torch.bincount(targets).clamp(min=1).double())[targets]
     order = scores.argsort()
     below = shares[order].cumsum(0) / shares.sum()

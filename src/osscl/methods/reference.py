@@ -171,7 +171,9 @@ class Reference:
     def _from_cache(self, key: str) -> PhaseReport | None:
         if self.runtime.reference_cache is None:
             return None
-        found = read_state(self.runtime.reference_cache / key)
+        found = None
+        with contextlib.suppress(OSError):  # a cache that cannot be read costs time, not the run
+            found = read_state(self.runtime.reference_cache / key)
         if found is None:
             return None
         self._load_networks(found["networks"])

@@ -30,8 +30,8 @@ class Entry:
 
     @property
     def tells(self) -> bool:
-        """Whether it says of an image that it looks known."""
-        return any(step.known is not None for step in self.first.steps)
+        """Whether all of its runs say of an image that it looks known; earlier records do not."""
+        return all(any(step.known is not None for step in run.steps) for run in self.runs)
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ QUALITY_WORDS = (
 )
 PASSING_WORDS = "Share of the rows of classes met, of classes to come and of foreign sets that passes τ_id."
 KNOWN_WORDS = (
-    "What the model says, after each step, of images that it never saw: share of the classes met and of foreign sets "
-    "that looks known; AUROC and FPR95 (lower is better) of its score, classes met against classes to come and foreign "
-    "sets."
+    "What the model says, after each step, of images that no step has shown it: share of the classes met and of "
+    "foreign sets that looks known; AUROC and FPR95 (lower is better) of its score, classes met against classes to "
+    "come and foreign sets."
 )
 ROWS_WORDS = "unlabelled rows U_t"  # the gate never sees a test row
 KINDS = {"seen": 0, "unseen": 4, "foreign": 1}  # place in the order of colours
