@@ -18,13 +18,14 @@ from osscl.experiments.toy import maker, toy_stream
 from osscl.frozen import override
 from osscl.learn.balance import rank_in_class
 from osscl.learn.carried import Carried, no_past, summed_up
-from osscl.learn.heads import HeadFit, likeness_on
-from osscl.learn.likeness import KNOWN, SOFTNESS, likeness, with_threshold
+from osscl.learn.heads import HeadFit, likeness_on, placed_views
+from osscl.learn.likeness import KNOWN, SOFTNESS, likeness, with_threshold, world_of
 from osscl.methods import CONFIGURATIONS, METHODS, URSL
 from osscl.methods.method import Discerning
 from osscl.methods.ursl import Ursl
 from osscl.stream.randomness import seeded
 from osscl.stream.scenario import ScenarioSpec
+from osscl.vision.encoder import in_chunks
 
 LIKE_PLUS = ["head.carried=true", "head.reference=.5", "head.solver=ridge"]
 
@@ -50,31 +51,31 @@ def test_a_score_is_how_much_nearer_a_class_is_than_everything():
     to_means = [distance(x - mean, within) / (1 + 1 / n) for mean, n in zip(carried.means, (5, 10), strict=True)]
     nearest = torch.stack(to_means).amin(0)
     nearer = (distance(x - world.mean(0), around) - nearest) / 3
-    torch.testing.assert_close(likeness(carried, world).score(x), (nearer / (1 + nearer.abs())).float())
+    torch.testing.assert_close(likeness(carried, world_of(world)).score(x), (nearer / (1 + nearer.abs())).float())
 
 
 def test_rows_of_a_class_look_more_known_than_others():
-    found = likeness(two_classes(), normal(500, 3, name="world"))
+    found = likeness(two_classes(), world_of(normal(500, 3, name="world")))
     near, far = found.score(torch.tensor([[1.0, 0, 0], [0, 0, 1.0]]))
     assert -1 < far < 0 < near < 1
 
 
 def test_a_class_without_a_label_has_no_place():
-    found = likeness(two_classes((5, 0)), normal(500, 3, name="world"))
+    found = likeness(two_classes((5, 0)), world_of(normal(500, 3, name="world")))
     near, unknown = found.score(torch.tensor([[1.0, 0, 0], [0, 1.0, 0]]))
     assert unknown < 0 < near
 
 
 def test_a_share_of_the_labelled_rows_is_above_the_threshold():
     scores = torch.linspace(-0.5, 0.5, 100)[torch.randperm(100, generator=seeded(0, "order"))]
-    found = with_threshold(likeness(two_classes(), normal(9, 3)), scores, torch.zeros(100, dtype=torch.long))
+    found = with_threshold(likeness(two_classes(), world_of(normal(9, 3))), scores, torch.zeros(100, dtype=torch.long))
     assert float((scores > found.threshold).float().mean()) == pytest.approx(KNOWN, abs=0.01)
 
 
 def test_for_the_threshold_a_large_class_weighs_what_a_small_one_does():
     scores = torch.cat((torch.zeros(90), torch.full((10,), 0.5)))
     targets = torch.cat((torch.zeros(90, dtype=torch.long), torch.ones(10, dtype=torch.long)))
-    found = likeness(two_classes(), normal(9, 3))
+    found = likeness(two_classes(), world_of(normal(9, 3)))
     assert with_threshold(found, scores, targets).threshold == 0
     few_below = torch.where(torch.arange(100) < 30, scores, 0.5)  # a third of the large class: a sixth of all
     assert with_threshold(found, few_below, targets).threshold == 0.5
@@ -130,26 +131,35 @@ def fit_of(agent, stream, steps):
     return replace(fit, carried=agent.heads.carrier.before["reference"])
 
 
+def threshold_of(config, fit, head, world):
+    """By images of U_t, as an agent does it."""
+    found = likeness_on(
+        config, fit, placed_views(config, fit, head), head.placed(in_chunks(fit.encoder.features, world))
+    )
+    return None if found is None else found.threshold
+
+
 def test_where_every_label_is_at_hand_all_images_set_the_threshold(carrying, stream):
     """And they are judged by each other alone, not by what is carried, which has seen them."""
     config, head = carrying.config.head, carrying.heads.reference
     last = len(stream) - 1
     world = stream.step(last).unlabeled
     whole, few = fit_of(carrying, stream, range(last + 1)), fit_of(carrying, stream, [last])
-    same = likeness_on(config, replace(whole, carried=None), head, world)
-    assert likeness_on(config, whole, head, world).threshold == same.threshold
+    same = threshold_of(config, replace(whole, carried=None), head, world)
+    assert threshold_of(config, whole, head, world) == same
     new_alone = replace(whole, data=few.data)  # images of the past are gone
     assert new_alone.past(config).rows.any()
-    assert likeness_on(config, new_alone, head, world).threshold != same.threshold
+    assert threshold_of(config, new_alone, head, world) != same
 
 
 def test_bessels_share_is_right_for_classes_of_any_size():
     """Rows of unit variance; of the correction's mean over many draws."""
     counts, found = (100, 3, 3, 3), []
     for draw in range(300):
-        x, targets = normal(sum(counts), 1, name=f"draw {draw}"), torch.repeat_interleave(torch.tensor(counts))
+        x, targets = normal(sum(counts), 2, name=f"draw {draw}"), torch.repeat_interleave(torch.tensor(counts))
         carried = summed_up(x, targets, torch.tensor(counts), no_past(x, len(counts)))
-        found.append(1 / float(likeness(carried, normal(9, 1)).within) - SOFTNESS)
+        within = likeness(carried, world_of(normal(9, 2))).within
+        found.append(float(torch.linalg.inv(within).diagonal().mean()) - SOFTNESS)
     assert sum(found) / len(found) == pytest.approx(1, abs=0.05)
 
 
@@ -159,10 +169,10 @@ def test_an_image_that_is_alone_in_its_class_does_not_set_the_threshold(carrying
     lone = fit.targets() == 0
     rows = torch.cat((lone.nonzero()[:1, 0], (~lone).nonzero()[:, 0]))
     one, none = (replace(fit, data=fit.data.rows(kept)) for kept in (rows, (~lone).nonzero()[:, 0]))
-    with_lone, without = (likeness_on(config, each, head, world).threshold for each in (one, none))
+    with_lone, without = (threshold_of(config, each, head, world) for each in (one, none))
     assert abs(with_lone - without) < 0.02
     single = fit.data.rows(rank_in_class(fit.targets(), len(fit.classes)).eq(0).nonzero()[:, 0])
-    assert likeness_on(config, replace(fit, data=single), head, world) is None
+    assert threshold_of(config, replace(fit, data=single), head, world) is None
 
 
 def test_what_looks_known_is_kept_with_the_agent(carrying, stream):

@@ -12,7 +12,7 @@ from osscl.data.images import Labeled, columns_of, concat
 from osscl.frozen import added_later, require, require_choices
 from osscl.learn.balance import class_sums, rank_in_class
 from osscl.learn.carried import Carried, Past, equal_classes, no_past, summed_up
-from osscl.learn.likeness import Likeness, likeness, with_threshold
+from osscl.learn.likeness import Likeness, likeness, with_threshold, world_of
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
@@ -73,7 +73,12 @@ class Head:
 
     def placed(self, features: Tensor) -> Tensor:
         """Features in this head's space."""
-        return F.normalize(features - self.centre, dim=1) if len(self.centre) else features
+        return placed(features, self.centre) if len(self.centre) else features
+
+
+def placed(features: Tensor, centre: Tensor) -> Tensor:
+    """Features (n, width) in the space of a ridge head: about its centre, on the sphere."""
+    return F.normalize(features - centre, dim=1)
 
 
 @dataclass(frozen=True)
@@ -145,25 +150,21 @@ def ridge_head(config: HeadConfig, fit: HeadFit) -> Head:
     centre = fit.centre
     if centre is None:
         centre = features.mean(0) if config.centre == "rows" else _middle(features, targets, len(fit.classes))
-    x = F.normalize(features - centre, dim=1).double()
+    x = placed(features, centre).double()
     mass, past = _mass(config, len(fit.data), x), fit.past(config)
     weight, bias = weighted_ridge(x, targets, len(fit.classes), config.penalty, mass, past)
     scale = fit.scale or calibration(x, targets, apart, len(fit.classes), config.penalty, mass, past)
     return Head((scale * weight).float(), (scale * bias).float(), centre, scale)
 
 
-def carried_on(config: HeadConfig, fit: HeadFit, head: Head) -> Carried:
-    """What a head's data leaves to the steps to come."""
-    return _summed(config, fit, _places(config, fit, head))
-
-
-def _places(config: HeadConfig, fit: HeadFit, head: Head) -> Tensor:
-    """All views in the head's space, the plain images first."""
+def placed_views(config: HeadConfig, fit: HeadFit, head: Head) -> Tensor:
+    """All views of a head's data in its space, the plain images first."""
     with eval_mode(fit.encoder):
         return head.placed(torch.cat(fit.all_views(config))).double()
 
 
-def _summed(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
+def carried_on(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
+    """What a head's data, by all views `x` of it, leaves to the steps to come."""
     k = len(fit.classes)
     labels = fit.images_by_class()
     if fit.carried is not None:
@@ -173,14 +174,12 @@ def _summed(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
     return summed_up(x, targets, labels, fit.past(config) or no_past(x, k))
 
 
-def likeness_on(config: HeadConfig, fit: HeadFit, head: Head, unlabeled: Tensor) -> Likeness | None:
-    """What looks known in a head's space, and the threshold that images set which the likeness has not seen.
+def likeness_on(config: HeadConfig, fit: HeadFit, x: Tensor, unlabeled: Tensor) -> Likeness | None:
+    """What looks known among rows like `unlabeled`, and the threshold that images set which it has not seen.
 
-    None where every class that could set it has a single label.
+    `x` has all views of the fit's data, in the same space. None where every class that could set it has a single label.
     """
-    x, targets = _places(config, fit, head), fit.targets()
-    with eval_mode(fit.encoder):
-        around = head.placed(in_chunks(fit.encoder.features, unlabeled))
+    world, targets = world_of(unlabeled), fit.targets()
     fair, without = _judges(fit)
     part = rank_in_class(targets, len(fit.classes)) % PARTS
     scores = torch.zeros_like(targets, dtype=torch.float)
@@ -188,11 +187,11 @@ def likeness_on(config: HeadConfig, fit: HeadFit, head: Head, unlabeled: Tensor)
         judged = fair & (part == i)
         if judged.any():
             rest = replace(without, data=fit.data.rows((~judged).nonzero().squeeze(1)))
-            judge = likeness(_summed(config, rest, x[~judged.repeat(fit.copies(config) + 1)]), around)
+            judge = likeness(carried_on(config, rest, x[~judged.repeat(fit.copies(config) + 1)]), world)
             scores[judged] = judge.score(x[: len(judged)][judged])
     if not fair.any():
         return None
-    return with_threshold(likeness(_summed(config, fit, x), around), scores[fair], targets[fair])
+    return with_threshold(likeness(carried_on(config, fit, x), world), scores[fair], targets[fair])
 
 
 def _judges(fit: HeadFit) -> tuple[Tensor, HeadFit]:

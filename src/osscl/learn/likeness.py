@@ -12,6 +12,14 @@ KNOWN = 0.8  # share of the labelled rows that is to look known, classes weighin
 
 
 @dataclass(frozen=True)
+class World:
+    """The Gaussian of everything unlabelled."""
+
+    middle: Tensor  # (d,)
+    around: Tensor  # (d, d) inverse covariance
+
+
+@dataclass(frozen=True)
 class Likeness:
     """Gaussians in a head's space: one for each class, all of one shape, and one for everything unlabelled.
 
@@ -22,8 +30,8 @@ class Likeness:
     means: Tensor  # (k, d) of the classes that have a label
     width: Tensor  # (k,) 1 + 1 / labels: so much wider is where a new row may lie when the mean itself is a guess
     within: Tensor  # (d, d) inverse covariance of a class
-    middle: Tensor  # (d,)
-    around: Tensor  # (d, d) inverse covariance of the unlabelled rows
+    middle: Tensor  # (d,) of the world
+    around: Tensor  # (d, d) inverse covariance of the world
     threshold: float = 0.0  # a row above it looks known
 
     def score(self, x: Tensor) -> Tensor:
@@ -37,15 +45,23 @@ class Likeness:
         return (nearer / (1 + nearer.abs())).float()
 
 
-def likeness(carried: Carried, unlabeled: Tensor) -> Likeness:
-    """By all labels that were met, and by unlabelled rows (m, d)."""
+def world_of(unlabeled: Tensor) -> World:
+    """Of unlabelled rows (m, d)."""
     x = unlabeled.double()
+    return World(x.mean(0), _inverse(x.T.cov(correction=0)))
+
+
+def likeness(carried: Carried, world: World) -> Likeness:
+    """By all labels that were met, and by everything unlabelled."""
     labels = carried.labels[carried.labels > 0].double()
     freedom = 1 - (1 / labels).mean()  # spread is about means of the same few rows: Bessel's share, classes alike
     spread = carried.spread / freedom if freedom > 0 else carried.spread
-    soft = SOFTNESS * torch.eye(x.shape[1], dtype=x.dtype, device=x.device)
-    within, around = (torch.linalg.inv(part + soft) for part in (spread, x.T.cov(correction=0)))
-    return Likeness(carried.means[carried.labels > 0], 1 + 1 / labels, within, x.mean(0), around)
+    return Likeness(carried.means[carried.labels > 0], 1 + 1 / labels, _inverse(spread), world.middle, world.around)
+
+
+def _inverse(covariance: Tensor) -> Tensor:
+    inverse: Tensor = torch.linalg.inv(covariance + SOFTNESS * torch.eye(len(covariance)).to(covariance))
+    return inverse
 
 
 def with_threshold(found: Likeness, scores: Tensor, targets: Tensor) -> Likeness:

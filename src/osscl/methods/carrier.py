@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from osscl.learn.carried import Carried
-from osscl.learn.heads import Head, HeadConfig, HeadFit, carried_on
+from osscl.learn.heads import Head, HeadConfig, HeadFit, carried_on, placed
 from osscl.methods.method import State, on_device
 from osscl.vision.encoder import Encoder, in_chunks
 
@@ -39,13 +39,12 @@ class Carrier:
         centre = features.mean(0)
         carried = None
         if name in self.before and name in self.places:
-            after = torch.nn.functional.normalize(features - centre, dim=1)
-            carried = self.before[name].moved(self.places[name], after)
+            carried = self.before[name].moved(self.places[name], placed(features, centre))
         return replace(fit, centre=centre, carried=carried)
 
-    def keep(self, config: HeadConfig, fits: Mapping[str, HeadFit], heads: Mapping[str, Head]) -> None:
-        """What this step's labels add."""
-        self.now = {name: carried_on(config, fits[name], head) for name, head in heads.items()}
+    def keep(self, config: HeadConfig, fits: Mapping[str, HeadFit], views: Mapping[str, Tensor]) -> None:
+        """What this step's labels add, by all views of them in each head's space."""
+        self.now = {name: carried_on(config, fits[name], x) for name, x in views.items()}
 
     def state(self) -> State:
         return {

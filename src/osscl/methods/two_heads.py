@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head, likeness_on
+from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head, likeness_on, placed_views
 from osscl.learn.likeness import Likeness
 from osscl.methods.carrier import Carrier
 from osscl.methods.method import GateReport, Setting, State, on_device
@@ -59,17 +59,20 @@ class TwoHeads:
             fits = {name: self.carrier.spaced(name, fit, step.unlabeled) for name, fit in fits.items()}
         scale = self._fit(fits)
         if self.config.carried:
-            self.carrier.keep(self.config, fits, self._by_network())
-            self.likeness = self._likeness(fits, step.unlabeled)
+            views = {name: placed_views(self.config, fits[name], head) for name, head in self._by_network().items()}
+            self.carrier.keep(self.config, fits, views)
+            self.likeness = self._likeness(fits, views, step.unlabeled)
         if gate is not None and self.config.pseudo in ("self", "past"):
             rows = self._believed(step, gate, networks)
             # At the first heads' scale: rows that they have named would calibrate them too well.
             self._fit({name: replace(fit, scale=scale, believed=rows) for name, fit in fits.items()})
 
-    def _likeness(self, fits: Mapping[str, HeadFit], unlabeled: Tensor) -> Likeness | None:
+    def _likeness(self, fits: Mapping[str, HeadFit], views: Mapping[str, Tensor], unlabeled: Tensor) -> Likeness | None:
         if self.reference is None or len(unlabeled) < 2:
             return None
-        return likeness_on(self.config, fits["reference"], self.reference, unlabeled)
+        fit = fits["reference"]
+        around = self.reference.placed(in_chunks(fit.encoder.features, unlabeled))
+        return likeness_on(self.config, fit, views["reference"], around)
 
     def _fit(self, fits: Mapping[str, HeadFit]) -> float:
         """All of them; returns the scale that they share."""
