@@ -14,8 +14,8 @@ STIFFNESS = 0.1  # the guess that nothing has moved weighs so many rows, in ever
 class Past:
     """Rows that are not there, class by class: how many, where, how spread. A regression takes them as if they were.
 
-    They are taken to lie where all labels of their class lay: what that weighs too much of the images at hand keeps the
-    head where images really are, the more so the more of them there are.
+    They are taken to lie about the mean of all labels of their class. Images at hand had their share in that mean and
+    count once more as themselves: a hold on where images really are, the firmer the more of them there are.
     """
 
     rows: Tensor  # (k,)
@@ -25,7 +25,7 @@ class Past:
 
 @dataclass(frozen=True)
 class Carried:
-    """All labels of the first k classes met, in the space of one head: no image, and nothing of a single one."""
+    """All labels of the first k classes met, in the space of one head: sums alone, no image."""
 
     labels: Tensor  # (k,) labelled images behind each mean
     means: Tensor  # (k, d)
