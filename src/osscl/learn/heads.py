@@ -179,8 +179,10 @@ def likeness_on(config: HeadConfig, fit: HeadFit, x: Tensor, unlabeled: Tensor) 
 
     `x` has all views of the fit's data, in the same space. None where every class that could set it has a single label.
     """
-    world, targets = world_of(unlabeled), fit.targets()
     fair, without = _judges(fit)
+    if not fair.any():
+        return None
+    world, targets = world_of(unlabeled), fit.targets()
     part = rank_in_class(targets, len(fit.classes)) % PARTS
     scores = torch.zeros_like(targets, dtype=torch.float)
     for i in range(PARTS):
@@ -189,8 +191,6 @@ def likeness_on(config: HeadConfig, fit: HeadFit, x: Tensor, unlabeled: Tensor) 
             rest = replace(without, data=fit.data.rows((~judged).nonzero().squeeze(1)))
             judge = likeness(carried_on(config, rest, x[~judged.repeat(fit.copies(config) + 1)]), world)
             scores[judged] = judge.score(x[: len(judged)][judged])
-    if not fair.any():
-        return None
     return with_threshold(likeness(carried_on(config, fit, x), world), scores[fair], targets[fair])
 
 
