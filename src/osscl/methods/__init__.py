@@ -42,11 +42,12 @@ URSL = UrslConfig(
 )
 
 # Ours: the learner starts as a copy of the reference and is trained for a quarter of the epochs; half of the prediction
-# is the reference's; both heads also learn from what the gate lets in.
+# is the reference's; both heads also learn from what the gate lets in, and from what is carried along of labels whose
+# images have left M.
 URSL_PLUS = replace(
     URSL,
     learner=replace(URSL.learner, start="reference", epochs=50),
-    head=replace(URSL.head, reference=0.5, pseudo="past"),
+    head=replace(URSL.head, reference=0.5, pseudo="past", carried=True),
 )
 
 # L_sup and L_TD alone: no reference, no unlabelled image. Without T-hat an epoch is shorter; the floor gives this

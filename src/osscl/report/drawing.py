@@ -20,7 +20,7 @@ STEPS = (
         "Head",
         "A linear head on the learner's features, fitted on T_t and M, names the class. "
         "In ursl-plus, which is ours, the learner starts as the reference, a head on UR_t has half of the say, and "
-        "both heads learn from Û, too.",
+        "both heads learn from Û, too, and from what is kept of labels whose images have left M.",
     ),
     ("Memory", "M keeps equally many labelled images of every class met. Unlabelled images are never kept."),
 )
