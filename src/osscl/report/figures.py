@@ -71,7 +71,7 @@ def forgetting_curves(chapter: Chapter) -> Figure | None:
     rows.append(("mean", *(mean_and_range([run.forgetting for run in entry.runs]) for entry in chapter.entries)))
     return Figure(
         "Forgetting",
-        "Points of accuracy lost by the end, from the best that a step's classes ever had. "
+        "Points of accuracy lost by the end, from the best that a step's classes had before the last step. "
         f"{chapter.words}.{band_words(chapter.entries)}",
         (plot(data, xaxis=step_axis(old, "classes of step"), yaxis=axis("points lost", zeroline=True)),),
         TableSection("Forgetting, points", columns, rows),
