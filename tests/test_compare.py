@@ -5,13 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from scipy import stats
 
 from osscl.errors import UserError
 from osscl.experiments.compare import difference, paired, sign_test
 from osscl.experiments.record import read_records, record_to_plain
+from osscl.methods import CONFIGURATIONS
 from osscl.methods.method import PAPER, SHORT
 from osscl.report.naming import setting_words
+from osscl.report.tables import grouped
 
 FIRST, SECOND = [30.1, 31.4, 29.7, 30.9], [28.0, 30.2, 30.0, 29.1]
 RECORDS, _ = read_records(Path(__file__).parents[1] / "results/earlier")  # these stay as they are
@@ -72,13 +75,22 @@ def test_differences_that_are_all_the_same_have_no_interval():
     assert difference([2.0, 3.0], [1.0, 2.0]).low is None
 
 
+def test_rounding_of_single_precision_is_no_difference():
+    """Two more of 445 images right in each pair, as a record has it."""
+    rates = torch.tensor([400, 398, 371, 369], dtype=torch.float32) / 445
+    a, b, c, d = (100 * float(rate) for rate in rates)
+    found = difference([a, c], [b, d])
+    assert a - b != c - d and (found.low, found.t_test) == (None, None)
+    tie = difference([a, a + 1e-6], [a, a])
+    assert (tie.wins, tie.losses) == (0, 0)
+
+
 # ----- what is paired
 
 
 def test_records_are_paired_by_seed_whatever_their_order():
     (pairs,) = paired(side([1, 2, 3])[::-1], side([5, 7], "co2l"))
     assert pairs.seeds == (0, 1) and pairs.measured("final").differences == (-4, -5)
-    assert pairs.alone == (made(2, 3).id,)
 
 
 def test_settings_are_compared_one_by_one():
@@ -90,6 +102,14 @@ def test_settings_are_compared_one_by_one():
 def test_another_memory_is_no_other_stream():
     smaller = side([5, 7], scenario=replace(BASE.spec.scenario, memory=100))
     assert paired(side([1, 2]), smaller)[0].seeds == (0, 1)
+
+
+def test_equal_memories_are_paired_where_there_are_any():
+    smaller = replace(BASE.spec.scenario, memory=100)
+    both = [*side([1, 2]), *side([3, 4], scenario=smaller)]
+    found = paired(both, [*side([0, 0], scenario=smaller), *side([0, 0])])
+    assert [pairs.measured("final").differences for pairs in found] == [(1, 2), (3, 4)]
+    assert [{record.spec.scenario.memory for record in (*one.first, *one.second)} for one in found] == [{200}, {100}]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +186,27 @@ def test_a_name_is_what_it_stands_for_now(typed):
     earlier = Path(__file__).parents[1] / "results" / "earlier"
     code, _, error = typed("compare", "ursl", "ursl-plus", "--results", earlier)
     assert code == 2 and "no records of 'ursl'" in error and "ursl*" in error
+
+
+def test_fields_say_what_a_run_is_whatever_it_was_called(typed, tmp_path):
+    ours, theirs = CONFIGURATIONS["ursl-plus"], CONFIGURATIONS["ursl"]
+    sides = [*side([2, 2], "ursl*", method=ours)[:1], *side([2, 3], "ursl-plus", method=ours)[1:]]
+    sides += side([1, 1], "ursl", method=theirs)
+    for record in sides:
+        (tmp_path / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    code, shown, _ = typed("compare", "ursl-plus", "ursl", "--results", tmp_path)
+    assert code == 0 and "0, 1 (n=2)" in shown and "+1.50" in shown
+    assert [len(runs) for runs in grouped(sides)] == [2, 2]
+
+
+def test_other_memories_and_runs_without_a_partner_are_told(typed, tmp_path):
+    fewer, short = replace(BASE.spec.scenario, memory=120), side([3], "A-one", schedule=SHORT)
+    for record in (*side([2, 2], "A-one"), *short, *side([1, 1], "B-one", scenario=fewer)):
+        folder = tmp_path / record.configuration
+        folder.mkdir(exist_ok=True)
+        (folder / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    code, shown, _ = typed("compare", tmp_path / "A-one", tmp_path / "B-one")
+    assert code == 0 and "M=200 of A, M=120 of B" in shown and f"Not paired: {short[0].id}" in shown
 
 
 def test_settings_are_headings_and_rows_are_sorted_and_whole_at_80_columns(typed, results, monkeypatch):

@@ -265,9 +265,21 @@ def test_hyperparameters_are_the_papers_optimiser_and_head_aside(id, cell):
             assert ours[field] == plain(value), f"{id} {cell.name}: {field}"
 
 
-def test_co2l_trains_as_long_as_the_paper_says_on_networks_and_batches_of_the_papers_size():
-    learner = configuration("co2l").learner
-    assert (learner.epochs, learner.batch, learner.net.backbone) == (200, 512, "resnet18")
+@pytest.mark.parametrize(("id", "cell"), EVERY, ids=lambda value: getattr(value, "name", value))
+def test_competitors_train_as_long_as_their_papers_say_on_the_papers_network(id, cell):
+    """200 epochs of co2l, gd and dm in all, 50 of gem and icarl, batches of their own (facts of each method's page)."""
+    sizes = {
+        "co2l": {"learner.net.backbone": "resnet18", "learner.epochs": 200, "learner.batch": 512},
+        "gd": {"backbone": "resnet18", "epochs_teacher": 200, "epochs": 180, "epochs_balance": 20, "batch": 64},
+        "dm": {"backbone": "resnet18", "epochs": 180, "epochs_balance": 20, "epochs_novelty": 90, "batch": 64,
+               "unlabeled_batch": 128},
+        "gem": {"backbone": "resnet18", "epochs": 50, "batch": 32},
+        "icarl": {"backbone": "resnet18", "epochs": 50, "batch": 32},
+    }  # fmt: skip
+    changed = dict(change.split("=") for change in cell.changes)
+    ours = flat(plain(cell.spec(PAPER, 0).method))
+    for field, value in sizes.get(cell.configuration, {}).items():
+        assert str(ours[field]) == changed.get(field, str(value)), f"{id} {cell.name}: {field}"
 
 
 @pytest.mark.parametrize(("id", "rate", "epochs"), [("T1", 0.1, 50), ("T2", 0.3, 50), ("T3", 0.03, 100)])
@@ -293,5 +305,12 @@ def test_every_number_of_the_page_is_carried():
 
 def test_names_are_unique_and_a_scenario_finds_its_number():
     assert len({(id, cell.name) for id, cell in EVERY}) == len(EVERY)
-    assert published(named("T2", "p10-cifar10/ursl").scenario) == (37.5, 0.4)
-    assert published(named("T10", "only-supervised/ursl").scenario) is None
+    ursl = configuration("ursl")
+    assert published(named("T2", "p10-cifar10/ursl").scenario, ursl) == (37.5, 0.4)
+    assert published(named("T10", "only-supervised/ursl").scenario, ursl) is None
+
+
+def test_a_number_stands_beside_the_run_of_its_cell_and_no_other():
+    cell = named("T2", "all-labels/icarl")
+    assert published(cell.scenario, cell.spec(PAPER, 0).method) == (34.4, 0.8)
+    assert published(cell.scenario, configuration("icarl")) is None  # another rate than the cell's

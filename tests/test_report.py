@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from osscl.data.images import ImageBank, Labeled
-from osscl.experiments.record import KnownRecord, read_records
+from osscl.experiments.record import KnownRecord, flaw_of, read_records
 from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
 from osscl.metrics import drops
 from osscl.report import thumbnails
-from osscl.report.chapters import chapters_of, flaw_of
+from osscl.report.chapters import chapters_of
 from osscl.report.confusion import by_step, confusion
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves
 from osscl.report.formats import TableSection, as_csv, as_latex, as_markdown, as_text

@@ -2,6 +2,7 @@
 
 import json
 import re
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -13,9 +14,11 @@ from osscl.experiments.engine import carry_out
 from osscl.experiments.limits import LIMITS
 from osscl.experiments.outcomes import measured, outcome, outcomes
 from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, together
+from osscl.experiments.record import record_to_plain
 from osscl.experiments.stand_in import on_demo
 from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
-from osscl.methods.method import PAPER, SHORT, SMOKE
+from osscl.frozen import override
+from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
 from osscl.report import paper
 from osscl.report.tables import minutes
 
@@ -179,8 +182,9 @@ def test_a_plan_lists_each_run_once_whatever_cells_it_makes():
 
 def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_once(world, osscl):
     osscl("table", "T4", *ON_DEMO, "--out", world / "runs")
-    records = records_of(world / "runs")
     cells = on_demo(TABLES["T4"]).cells
+    made = {spec.id for spec in runs_of(cells, SMOKE, [0])}  # other tests leave other runs there
+    records = {id: record for id, record in records_of(world / "runs").items() if id in made}
     specs = runs_of(cells, SMOKE, [1])
     cost = cost_of(specs, records.values())
     assert cost.references == 1 and cost.unknown == 0 and cost.seconds > 0
@@ -192,6 +196,12 @@ def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_onc
     assert cost_of(specs, shared).seconds > cost.seconds  # better than none
     longer = [replace(spec, schedule=replace(SMOKE, share=2.0)) for spec in specs]
     assert cost_of(longer, records.values()).seconds == pytest.approx(2 * cost.seconds)
+    other = [replace(spec, schedule=DEMO) for spec in specs]
+    others = [*other, *(replace(spec, method=override(spec.method, ["reference.ssl=byol"])) for spec in specs),
+              *(replace(spec, scenario=replace(spec.scenario, labels_per_class=6)) for spec in specs)]  # fmt: skip
+    assert cost_of(others, records.values()).unknown == len(others)
+    fewer = [replace(spec, scenario=replace(spec.scenario, related=50, unrelated=50)) for spec in specs]
+    assert alone > cost_of(fewer, records.values()).seconds and cost_of(fewer, records.values()).unknown == 0
 
 
 def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):
@@ -226,6 +236,7 @@ def one_record(osscl, world):
     [
         ([30.2, 30.2, 30.2], Published(30.4, 0.2), "reached"),
         ([30.1, 30.2, 30.2], Published(30.4, 0.2), "short by 0.2"),
+        ([4.5], Published(4.54, 0.02), "short by 0.04"),
         ([40.0], Published(30.4, 0.2), "reached"),
         ([50.1], Published(51.0, 11.9), "reached"),  # never more than a point below
         ([49.9], Published(51.0, 11.9), "short by 1.1"),
@@ -238,7 +249,9 @@ def test_a_verdict_is_reached_short_or_not_run(one_record, finals, published, ve
     cell, record = one_record
     cell = replace(cell, published=published, small=False)
     records = {cell.spec(PAPER, seed).id: replace(record, final=final) for seed, final in enumerate(finals)}
-    assert outcome(cell, records, PAPER, [0, 1, 2]).verdict == verdict
+    found = outcome(cell, records, PAPER, [0, 1, 2])
+    assert found.verdict == verdict
+    assert found.std == (pytest.approx(statistics.pstdev(finals)) if len(finals) > 1 else None)
 
 
 def test_other_schedules_get_no_verdict_and_are_never_mixed_in(one_record):
@@ -373,6 +386,44 @@ def test_a_damaged_record_is_named_skipped_and_never_rewritten(osscl, tmp_path, 
     assert file.read_bytes() == damage and list(file.parent.iterdir()) == [file]
 
 
+def test_a_damaged_record_in_results_is_not_made_again_elsewhere(osscl, tmp_path, monkeypatch):
+    (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / f"{spec.id}.json").write_text("{")
+    monkeypatch.setattr("osscl.experiments.run._carry_out", None)
+    command = ["table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs", "--results", results]
+    assert "damaged record" in osscl(*command, "--dry-run")[1]
+    code, shown, errors = osscl(*command)
+    assert code == 0 and "(n=" not in shown and errors.startswith("skipped: ")
+
+
+@pytest.mark.parametrize("command", [("claims",), ("table", "T6", "--no-run"), ("figure", "F1", "--no-run")])
+def test_a_record_that_does_not_fit_together_is_named_and_skipped(osscl, one_record, tmp_path, command):
+    _, record = one_record
+    (tmp_path / f"{record.id}.json").write_text(json.dumps({**record_to_plain(record), "steps": []}))
+    code, _, errors = osscl(*command, "--results", tmp_path)
+    assert code == 0 and errors.startswith("skipped: ") and "are not those of 5 steps" in errors
+
+
+def test_one_record_in_two_places_is_one_and_another_of_its_id_is_told(osscl, one_record, tmp_path):
+    _, record = one_record
+    for place, kept in (("a", record), ("b", record)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(kept)))
+    code, shown, errors = osscl("runs", tmp_path, "--markdown")
+    assert (code, errors) == (0, "") and "0 (n=1)" in shown
+    (tmp_path / "b" / f"{record.id}.json").write_text(json.dumps({**record_to_plain(record), "final": 1.0}))
+    _, shown, errors = osscl("runs", tmp_path, "--markdown")
+    assert "0 (n=1)" in shown and f"is another record of {record.id}" in errors
+
+
+def test_a_terminal_without_columns_is_written_to_as_one_of_80(osscl, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    code, shown, _ = osscl("table", "T7")
+    assert code == 0 and 0 < max(map(len, shown.splitlines())) <= 80
+
+
 def test_a_record_in_results_is_not_made_again(osscl, world, tmp_path, monkeypatch):
     osscl("table", "T16", *ON_DEMO, "--out", world / "runs")
     monkeypatch.setattr("osscl.experiments.run._carry_out", None)
@@ -418,6 +469,8 @@ def test_limitations_vary_one_thing_each():
         assert {getattr(cell.scenario, field) for cell in cells} == values
         assert {cell.configuration for cell in cells} == {"co2l", "ursl", "ursl-plus"}
     assert {cell.scenario.memory for cell in on_demo(LIMITS["L3"]).cells} == {30, 12, 10}
+    alone = {cell.spec(PAPER, 0).id for cell in LIMITS["L2"].cells if cell.configuration == "co2l"}
+    assert len(alone) == 1  # it looks at no unlabelled image
 
 
 def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refused, world, tmp_path):
@@ -460,5 +513,5 @@ def test_claims_go_by_whatever_is_recorded(osscl, world):
         line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
         assert line.startswith(f"T-hat helps,{words}") and ("(n=1)" in line) == bool(asked)
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
-    told = osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1]
+    told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
     assert "0 holds, 0 refuted" in told and "which decide nothing" in told

@@ -24,6 +24,6 @@ def claims(
 
     ask.known_format(format)
     wanted = None if schedule is None else schedule_of(schedule)
-    records = ask.records_in(results, out)
+    records = ask.recorded_in(results, out).records
     kept = {id: record for id, record in records.items() if wanted is None or record.spec.schedule == wanted}
     show_section(verdicts.section(kept, trials=wanted is not None), format)

@@ -40,13 +40,16 @@ def compare(
     for setting, rows in groupby(found, heading):
         typer.echo(f"\n{setting}")
         console().print(rows_of(list(rows), measure, confidence))
-    typer.echo(notes(confidence, [id for pairs in found for id in pairs.alone], anyway))
+    told = {record.id for pairs in found for record in (*pairs.first, *pairs.second)}
+    typer.echo(notes(confidence, sorted({record.id for record in (*left, *right)} - told), anyway))
 
 
 def heading(pairs: "Pairs") -> str:
     from osscl.report.naming import setting_words
 
-    return setting_words(pairs.first[0].spec.scenario)
+    one, other = pairs.first[0].spec.scenario, pairs.second[0].spec.scenario
+    memories = f"; M={one.memory} of A, M={other.memory} of B" if one.memory != other.memory else ""
+    return setting_words(one) + memories
 
 
 def rows_of(found: "Sequence[Pairs]", measure: str, confidence: float) -> "Table":
@@ -131,8 +134,10 @@ def records_of(side: str, results: Path) -> "list[RunRecord]":
 
 
 def known_as(record: "RunRecord") -> str:
-    """The configuration that its record names, unless that name stands for other fields by now."""
+    """The configuration that its fields are now; of fields that are none, the name that it was recorded under, unless
+    that name stands for others by now."""
     from osscl.experiments.spec import name_of as current
     from osscl.methods import CONFIGURATIONS
 
-    return current(record.spec) if record.configuration in CONFIGURATIONS else record.configuration
+    name = current(record.spec)
+    return record.configuration if name.endswith("*") and record.configuration not in CONFIGURATIONS else name

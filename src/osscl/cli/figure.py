@@ -44,15 +44,16 @@ def figure(
     ask.known_format(format)
     asked = ask.wanted(one_of(FIGURES, "figure", name), seeds, schedule, on)
     refuse_to_overwrite(svg)
-    records = ask.records_in(results, out)
+    there = ask.recorded_in(results, out)
+    records = there.records
     if dry_run:
-        show_plan(asked, records, out)
+        show_plan(asked, there, out)
         return
     if run:
         options = Options(
             out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
         )
-        records = ask.complete(asked, records, options, Engine(engine, address, gpu_share), quiet=format != "text")
+        records = ask.complete(asked, there, options, Engine(engine, address, gpu_share), quiet=format != "text")
     found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
     title = f"{asked.table.id}: {asked.table.heading}"
     said = f"schedule {schedule}, {seeds_told(found.seeds, asked.seeds)}, n={len(found.records)}"
@@ -99,13 +100,14 @@ def experiments(
 
     ask.known_format(format)
     asked = ask.wanted(one_of(LIMITS, "experiment", name), seeds, schedule, on, cells, shard)
-    records = ask.records_in(results, out)
+    there = ask.recorded_in(results, out)
+    records = there.records
     if dry_run:
-        show_plan(asked, records, out)
+        show_plan(asked, there, out)
         return
     if run:
         options = Options(
             out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
         )
-        records = ask.complete(asked, records, options, Engine(engine, address, gpu_share), quiet=format != "text")
+        records = ask.complete(asked, there, options, Engine(engine, address, gpu_share), quiet=format != "text")
     show_outcomes(asked, records, format)

@@ -54,7 +54,6 @@ def report(
 def records_in(places: Sequence[Path]) -> "list[RunRecord]":
     """Every readable record in these folders and files, once; the others are named and left out."""
     from osscl.experiments.record import read_record, read_records
-    from osscl.report.chapters import flaw_of
 
     found: dict[str, RunRecord] = {}
     for place in places:
@@ -72,9 +71,6 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
         for problem in problems:
             typer.echo(f"skipped: {problem}", err=True)
         for record in records:
-            if flaw := flaw_of(record):
-                typer.echo(f"skipped: the record of {record.id} in {place} is damaged: {flaw}", err=True)
-                continue
             if found.setdefault(record.id, record) != record:
                 typer.echo(f"skipped: another record of {record.id} in {place}", err=True)
     if not found:

@@ -24,7 +24,8 @@ DASH = "—"
 
 def console() -> Console:
     """Of the terminal's width; where there is none, wide enough for what goes to a file or another program."""
-    return Console() if on_terminal() or "COLUMNS" in os.environ else Console(width=160)
+    made = Console() if on_terminal() or "COLUMNS" in os.environ else Console(width=160)
+    return made if made.width > 0 else Console(width=80)
 
 
 def on_terminal() -> bool:

@@ -9,7 +9,7 @@ from osscl.cli import wanted as ask
 from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences
 
 if TYPE_CHECKING:
-    from osscl.cli.wanted import Wanted
+    from osscl.cli.wanted import Recorded, Wanted
     from osscl.experiments.record import RunRecord
     from osscl.report.formats import TableSection
 
@@ -44,20 +44,21 @@ def table(
 
     ask.known_format(format)
     if name == "list":
-        _list(seeds, schedule, on, format, ask.records_in(results, out))
+        _list(seeds, schedule, on, format, ask.recorded_in(results, out))
         return
     chosen = one_of(TABLES, "table", name)
     asked = ask.wanted(chosen, seeds, schedule, on, cells, shard)
-    records = ask.records_in(results, out)
+    there = ask.recorded_in(results, out)
+    records = there.records
     if dry_run:
-        show_plan(asked, records, out)
+        show_plan(asked, there, out)
         return
     if run:
         options = Options(
             out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
         )
         where = Engine(engine, address, gpu_share)
-        records = ask.complete(asked, records, options, where, quiet=format != "text")
+        records = ask.complete(asked, there, options, where, quiet=format != "text")
     show_outcomes(asked, records, format)
 
 
@@ -103,22 +104,22 @@ def _show_text(section: "TableSection") -> None:
         typer.echo(textwrap.fill(line, console.width, break_on_hyphens=False))
 
 
-def show_plan(asked: "Wanted", records: "dict[str, RunRecord]", out: Path) -> None:
+def show_plan(asked: "Wanted", there: "Recorded", out: Path) -> None:
     """The runs of a part of a table, and what those that are missing will cost."""
     from osscl.cli import show
     from osscl.experiments.plan import cells_by_run, cost_of
 
     specs = asked.runs()
-    left = ask.missing(specs, records, out)
+    left = there.missing(specs)
     made = cells_by_run(asked.table.cells, asked.schedule, asked.seeds)
     waiting = {spec.id for spec in left}
     shown = show.table("run", "cells", "seed", "state")
     for spec in specs:
         begun = "begun" if (out / spec.id / "spec.json").exists() else "to run"
-        state = begun if spec.id in waiting else "recorded" if spec.id in records else "damaged record"
+        state = begun if spec.id in waiting else "recorded" if spec.id in there.records else "damaged record"
         shown.add_row(spec.id, ", ".join(made[spec.id]), str(spec.seed), state)
     show.console().print(shown)
-    cost = cost_of(left, records.values())
+    cost = cost_of(left, there.records.values())
     part = f", part {asked.shard[0]} of {asked.shard[1]}" if asked.shard else ""
     typer.echo(f"{asked.table.id}, schedule {asked.schedule.name}{part}: {len(specs)} runs, {len(left)} to run")
     typer.echo(f"reference networks to train or take from the cache: {cost.references}, each once")
@@ -134,7 +135,7 @@ def minutes_words(seconds: float, unknown: int, runs: int) -> str:
     return f"{seconds / 60:.0f}" + (f" and {unknown} runs that no record speaks for" if unknown else "")
 
 
-def _list(seeds: str, schedule: str, on: str, format: str, records: "dict[str, RunRecord]") -> None:
+def _list(seeds: str, schedule: str, on: str, format: str, there: "Recorded") -> None:
     """Every table and figure: what it shows, cells, runs, recorded, minutes for the rest."""
     from osscl.experiments.plan import cost_of
     from osscl.experiments.tables import FIGURES, TABLES
@@ -144,10 +145,10 @@ def _list(seeds: str, schedule: str, on: str, format: str, records: "dict[str, R
     for one in (*TABLES.values(), *FIGURES.values()):
         asked = ask.wanted(one, seeds, schedule, on)
         specs = asked.runs()
-        left = [spec for spec in specs if spec.id not in records]
-        cost = cost_of(left, records.values())
+        left = there.missing(specs)
+        cost = cost_of(left, there.records.values())
         time = minutes_words(cost.seconds, cost.unknown, len(left)) if specs else "0"
-        counts = len(one.cells), len(specs), len(specs) - len(left)
+        counts = len(one.cells), len(specs), sum(spec.id in there.records for spec in specs)
         lines.append((one.id, asked.table.heading, *map(str, counts), time))
     note = f"Schedule {schedule}, seeds {seeds}; minutes by the records' own timings, a shared reference once."
     columns = ("", "what it shows", "cells", "runs", "recorded", "minutes for the rest")

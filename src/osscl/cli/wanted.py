@@ -79,27 +79,35 @@ def known_format(name: str) -> None:
         raise unknown("format", name, FORMATS)
 
 
-def records_in(results: list[Path] | None, out: Path) -> "dict[str, RunRecord]":
-    """Every record that is there; damaged files are named and left alone."""
+@dataclass(frozen=True)
+class Recorded:
+    """The records that are there, and the files of all, damaged ones too."""
+
+    records: "dict[str, RunRecord]"  # by id
+    files: frozenset[str]  # ids that a file is named after
+
+    def missing(self, specs: "Sequence[RunSpec]") -> "list[RunSpec]":
+        """Runs without a record. One that is damaged stays as it is, and its run is not carried out again."""
+        return [spec for spec in specs if spec.id not in self.records and spec.id not in self.files]
+
+
+def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
+    """Every record below these folders; damaged files are named and left alone."""
     from osscl.experiments.plan import known_records
+    from osscl.experiments.record import record_files
 
     for folder in results or ():
         if not folder.is_dir():
             raise UserError(f"no folder {folder} to read records from")
-    folders = [*(results or [RESULTS]), out]
-    records, problems = known_records(folder for folder in folders if folder.is_dir())
+    folders = [folder for folder in (*(results or [RESULTS]), out) if folder.is_dir()]
+    records, problems = known_records(folders)
     for problem in problems:
         typer.echo(f"skipped: {problem}", err=True)
-    return records
-
-
-def missing(specs: "Sequence[RunSpec]", records: "dict[str, RunRecord]", out: Path) -> "list[RunSpec]":
-    """Runs without a record; one whose record is damaged is not carried out again, for nothing is overwritten."""
-    return [spec for spec in specs if spec.id not in records and not (out / spec.id / f"{spec.id}.json").exists()]
+    return Recorded(records, frozenset(path.stem for folder in folders for path in record_files(folder)))
 
 
 def complete(
-    asked: Wanted, records: "dict[str, RunRecord]", options: "Options", engine: "Engine", quiet: bool
+    asked: Wanted, there: Recorded, options: "Options", engine: "Engine", quiet: bool
 ) -> "dict[str, RunRecord]":
     """The records, and those of the runs that were missing, carried out now."""
     from functools import partial
@@ -107,12 +115,12 @@ def complete(
     from osscl.cli.show import watching
     from osscl.device import pick_device
 
-    specs = missing(asked.runs(), records, options.out)
+    specs = there.missing(asked.runs())
     if not specs:
-        return records
+        return there.records
     if engine.name == "local":
         pick_device(options.device)  # a wrong one is told before anything is run
-    found = dict(records)
+    found = dict(there.records)
     watch = None if quiet or engine.name != "local" else partial(_named, watching, asked.table.id)
     for done, record in enumerate(in_time(specs, options, engine, watch), 1):
         found[record.id] = record

@@ -1,6 +1,6 @@
 """Two methods on identical streams, seed by seed: the difference, how sure it is, and two tests of it."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
@@ -11,6 +11,7 @@ from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import describe_schedule
 
 MEASURES = {"final": "%", "average": "%", "forgetting": "points"}  # and what each is in
+SAME = 1e-4  # points: less is the rounding of a record's numbers
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Difference:
 def difference(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Difference:
     """Paired: first[i] and second[i] are of one seed."""
     gaps = tuple(a - b for a, b in zip(first, second, strict=True))
-    wins, losses = sum(gap > 0 for gap in gaps), sum(gap < 0 for gap in gaps)
+    wins, losses = sum(gap > SAME for gap in gaps), sum(gap < -SAME for gap in gaps)
     centre = mean(gaps)
     low, high, p = None, None, None
-    if len(gaps) > 1 and stdev(gaps) > 0:
+    if len(gaps) > 1 and stdev(gaps) > SAME:
         error, freedom = stdev(gaps) / len(gaps) ** 0.5, len(gaps) - 1
         half = float(stats.t.ppf((1 + confidence) / 2, freedom)) * error
         low, high, p = centre - half, centre + half, float(2 * stats.t.sf(abs(centre) / error, freedom))
@@ -58,7 +59,6 @@ class Pairs:
 
     first: tuple[RunRecord, ...]
     second: tuple[RunRecord, ...]
-    alone: tuple[str, ...]  # ids of runs in this setting whose seed the other side lacks
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -71,20 +71,28 @@ class Pairs:
 
 
 def setting(record: RunRecord) -> Hashable:
-    """What two runs must share, seed aside, for their streams and schedules to be the same."""
-    world = replace(record.spec.scenario, memory=0)  # no row of a stream depends on the memory
-    return world, record.spec.stream, record.spec.schedule, record.evaluated_on, tuple(sorted(record.content.items()))
+    """What two runs share, seed aside, that differ in their method alone."""
+    spec = record.spec
+    return spec.scenario, spec.stream, spec.schedule, record.evaluated_on, tuple(sorted(record.content.items()))
+
+
+def stream_of(record: RunRecord) -> Hashable:
+    """What two runs must share, seed aside, for their streams and schedules to be the same: no row of a stream depends
+    on the memory."""
+    spec = record.spec
+    return setting(replace(record, spec=replace(spec, scenario=replace(spec.scenario, memory=0))))
 
 
 def paired(first: Sequence[RunRecord], second: Sequence[RunRecord], anyway: bool = False) -> list[Pairs]:
-    """Pairs by seed in each setting that both sides have; refuses where there is none, unless told to go on."""
-    sides = [_by_setting(records) for records in (first, second)]
-    shared = [key for key in sides[0] if key in sides[1]]
-    if shared:
-        found = [_pairs(sides[0][key], sides[1][key], anyway) for key in shared]
-        found = [pairs for pairs in found if pairs.first]
+    """Pairs by seed in each setting that both sides have, with other memories where there is none; refuses where the
+    streams are others, too, unless told to go on."""
+    for alike in (setting, stream_of):
+        sides = [_by(alike, records) for records in (first, second)]
+        shared = [key for key in sides[0] if key in sides[1]]
+        found = [pairs for key in shared if (pairs := _pairs(sides[0][key], sides[1][key], anyway)).first]
         if found:
             return found
+    if shared:
         raise UserError("the two sides have no seed in common")
     if not anyway:
         raise UserError(f"nothing to pair: {_what_differs(first[0], second[0])}; --anyway pairs by seed alone")
@@ -94,10 +102,10 @@ def paired(first: Sequence[RunRecord], second: Sequence[RunRecord], anyway: bool
     return [pairs]
 
 
-def _by_setting(records: Sequence[RunRecord]) -> dict[Hashable, list[RunRecord]]:
+def _by(alike: Callable[[RunRecord], Hashable], records: Sequence[RunRecord]) -> dict[Hashable, list[RunRecord]]:
     found: dict[Hashable, list[RunRecord]] = {}
     for record in records:
-        found.setdefault(setting(record), []).append(record)
+        found.setdefault(alike(record), []).append(record)
     return found
 
 
@@ -107,8 +115,7 @@ def _pairs(first: Sequence[RunRecord], second: Sequence[RunRecord], anyway: bool
     for seed in seeds:
         if left[seed].class_order != right[seed].class_order and not anyway:
             raise UserError(f"{left[seed].id} and {right[seed].id} met other classes: another stream; --anyway goes on")
-    alone = [record.id for side in (left, right) for seed, record in sorted(side.items()) if seed not in seeds]
-    return Pairs(tuple(left[seed] for seed in seeds), tuple(right[seed] for seed in seeds), tuple(alone))
+    return Pairs(tuple(left[seed] for seed in seeds), tuple(right[seed] for seed in seeds))
 
 
 def _by_seed(records: Sequence[RunRecord]) -> dict[int, RunRecord]:

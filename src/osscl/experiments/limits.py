@@ -14,7 +14,11 @@ def limit(
     id: str, title: str, rows: Mapping[str, ScenarioSpec], notes: tuple[str, ...], of_paper: tuple[str, ...] = ()
 ) -> Table:
     """URSL and Co2L, a row for each scenario, from the paper's own to the worst."""
-    cells = [Cell(row, name, scenario, name) for row, scenario in rows.items() for name in ("co2l", "ursl")]
+    usual = ABLATION.related, ABLATION.unrelated  # Co2L looks at none: one run serves rows that differ in them
+    cells = []
+    for row, scenario in rows.items():
+        cells.append(Cell(row, "co2l", replace(scenario, related=usual[0], unrelated=usual[1]), "co2l"))
+        cells.append(Cell(row, "ursl", scenario, "ursl"))
     return Table(id, title, with_plus(cells), (*notes, BESIDE), of_paper)
 
 

@@ -47,9 +47,14 @@ class Outcome:
             return None
         if self.cell.measure != "accuracy":
             over = self.mean - theirs.mean
-            return "reached" if over <= ROUNDING else f"over by {over:.1f}"
+            return "reached" if over <= ROUNDING else f"over by {distance(over)}"
         short = theirs.mean - self.mean
-        return "reached" if short <= min(theirs.std or 0.0, POINT) + ROUNDING else f"short by {short:.1f}"
+        return "reached" if short <= min(theirs.std or 0.0, POINT) + ROUNDING else f"short by {distance(short)}"
+
+
+def distance(gap: float) -> str:
+    """With one decimal; with as many as show that it is not 0."""
+    return f"{gap:.1f}" if gap >= 0.05 else f"{gap:.1g}"
 
 
 def seeds_told(recorded: Iterable[int], asked: Sequence[int]) -> str:

@@ -1,17 +1,18 @@
 """From cells to runs: each once, runs that share a reference network together, split among machines, and their cost."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from osscl.errors import SpecError
 from osscl.experiments.cells import Cell
 from osscl.experiments.record import RunRecord, read_records
 from osscl.experiments.spec import Elsewhere, RunSpec
-from osscl.frozen import content_id
-from osscl.methods.method import Schedule
+from osscl.frozen import content_id, plain
+from osscl.methods.method import DEMO, Schedule
 
 Records = Mapping[str, RunRecord]  # by id
 
@@ -105,24 +106,51 @@ def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
 
 def _expected(spec: RunSpec, records: Sequence[RunRecord]) -> tuple[float, float] | None:
     """Seconds of the reference and of everything else, from the records of the runs most like this one."""
-    alike = [
-        [r for r in records if _scale(r.spec, spec) and r.spec.method == spec.method],
-        [r for r in records if _scale(r.spec, spec) and type(r.spec.method) is type(spec.method)],
-    ]
-    for found in alike:
+    heavy = weight_of(spec)
+    alike = [record for record in records if weight_of(record.spec) == heavy]
+    same = [record for record in alike if record.spec.method == spec.method]
+    for found in (same, alike):
         # Times with other work on the device are better than none.
         found = [record for record in found if not record.made_by.shared_device] or found
         if found:
-            times = [(seconds, _scale(record.spec, spec)) for record in found for seconds in [split_seconds(record)]]
-            return mean(s[0] * k for s, k in times), mean(s[1] * k for s, k in times)
+            times = [_scaled(record, spec) for record in found]
+            return mean(reference for reference, _ in times), mean(rest for _, rest in times)
     return None
 
 
-def _scale(recorded: RunSpec, wanted: RunSpec) -> float:
-    """How much longer the wanted run takes than the recorded one, by its schedule; 0 where they do not compare."""
-    one, other = recorded.schedule, wanted.schedule
-    alike = (one.max_updates, one.row_cap, one.small_net) == (other.max_updates, other.row_cap, other.small_net)
-    return other.share / one.share if alike and recorded.scenario.main == wanted.scenario.main else 0.0
+def weight_of(spec: RunSpec) -> Hashable:
+    """What decides the cost of a run, but for its schedule's share and how many unlabelled images it sees."""
+    world, schedule = spec.scenario, spec.schedule
+    labels = world.main, world.labeled_fraction, world.labels_per_class, world.steps
+    sizes = tuple(sorted((name, repr(value)) for name, value in _leaves(plain(spec.method)) if _costs(name)))
+    caps = schedule.max_updates, schedule.row_cap, schedule.small_net, schedule == DEMO
+    return labels, type(spec.method), sizes, caps
+
+
+def _leaves(fields: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{where}{key}.")
+        else:
+            yield f"{where}{key}", value
+
+
+def _costs(field: str) -> bool:
+    name = field.rpartition(".")[2]
+    return name in ("backbone", "ssl", "pretrained", "unlabeled", "batch", "min_updates") or name.startswith("epoch")
+
+
+def _scaled(record: RunRecord, wanted: RunSpec) -> tuple[float, float]:
+    """A record's seconds, of the reference by how many images it would see; both by the schedule's share."""
+    share = wanted.schedule.share / record.spec.schedule.share
+    images = _unlabeled(wanted) / _unlabeled(record.spec) if _unlabeled(record.spec) else 1.0
+    reference, rest = split_seconds(record)
+    return reference * share * images, rest * share
+
+
+def _unlabeled(spec: RunSpec) -> int:
+    world = spec.scenario
+    return (world.related or 0) + (world.unrelated or 0) * len(world.peripheral)
 
 
 def split_seconds(record: RunRecord) -> tuple[float, float]:

@@ -123,24 +123,56 @@ def read_record(path: Path, config: type | None = None) -> RunRecord:
         data = json.loads(path.read_text())
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise DataError(f"it is not of the format {FORMAT!r}")
-        return from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config, recorded=True)})
+        record = from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config, recorded=True)})
+        if flaw := flaw_of(record):
+            raise DataError(flaw)
+        return record
     except OSError as error:
         raise DataError(f"{path} cannot be read as a record: {error.strerror}") from None
     except (UserError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as a record: {error}") from None
 
 
+def flaw_of(record: RunRecord) -> str:
+    """What in a record does not fit together, as after an edit by hand; empty where all does."""
+    steps = record.spec.scenario.steps
+    lengths = {len(record.accuracy), len(record.overall), len(record.steps)}
+    classes = len(record.class_order)
+    if lengths != {steps} or [len(row) for row in record.accuracy] != list(range(1, steps + 1)):
+        return f"accuracy, overall and steps are not those of {steps} steps"
+    if sum(len(step.new_classes) for step in record.steps) != classes:
+        return "class_order does not hold the classes of the steps"
+    if [len(row) for row in record.confusion] != [classes] * classes:
+        return f"confusion is not {classes} by {classes}"
+    gates = [step.gate for step in record.steps if step.gate is not None]
+    if any(len(counts) != BINS for gate in gates for counts in gate.histograms.values()):
+        return f"a histogram has not {BINS} bins"
+    return ""
+
+
 def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
-    """Every record below a folder, and what is wrong with the files that are damaged; other JSON is passed over."""
-    records, problems = [], []
-    for path in sorted(folder.rglob("*.json")):
-        if path.name.startswith(".") or path.name == "spec.json" or path.parent.name in ("bench", "studies"):
-            continue
+    """Every record below a folder, once, and what is wrong with the files that are damaged."""
+    records: dict[str, RunRecord] = {}
+    problems = []
+    for path in record_files(folder):
         try:
-            records.append(read_record(path))
+            record = read_record(path)
         except DataError as error:
             problems.append(str(error))
-    return records, problems
+            continue
+        if records.setdefault(record.id, record) != record:
+            problems.append(f"{path} is another record of {record.id}")
+    return list(records.values()), problems
+
+
+def record_files(folder: Path) -> list[Path]:
+    """The files below a folder that are meant to be records; other JSON is passed over."""
+    found = sorted(folder.rglob("*.json"))
+    return [
+        path
+        for path in found
+        if not (path.name.startswith(".") or path.name == "spec.json" or path.parent.name in ("bench", "studies"))
+    ]
 
 
 def commit() -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from osscl.experiments.record import BINS, RunRecord
+from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import describe_schedule
 from osscl.report.naming import method_name, seeds_and_n, setting_words
 from osscl.report.tables import grouped, paper_of
@@ -88,20 +88,3 @@ def chapters_of(records: Iterable[RunRecord]) -> list[Chapter]:
             Entry(method_name(runs[0]), tuple(runs))
         )
     return [Chapter(i + 1, tuple(entries)) for i, entries in enumerate(found.values())]
-
-
-def flaw_of(record: RunRecord) -> str:
-    """What in a record does not fit together, as after an edit by hand; empty where all does."""
-    steps = record.spec.scenario.steps
-    lengths = {len(record.accuracy), len(record.overall), len(record.steps)}
-    classes = len(record.class_order)
-    if lengths != {steps} or [len(row) for row in record.accuracy] != list(range(1, steps + 1)):
-        return f"accuracy, overall and steps are not those of {steps} steps"
-    if sum(len(step.new_classes) for step in record.steps) != classes:
-        return "class_order does not hold the classes of the steps"
-    if [len(row) for row in record.confusion] != [classes] * classes:
-        return f"confusion is not {classes} by {classes}"
-    gates = [step.gate for step in record.steps if step.gate is not None]
-    if any(len(counts) != BINS for gate in gates for counts in gate.histograms.values()):
-        return f"a histogram has not {BINS} bins"
-    return ""

@@ -55,7 +55,13 @@ def section(title: str, said: str, notes: Sequence[str], records: Sequence[RunRe
 
 def rows(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
     both = zip(over_time(records, auroc), over_time(records, precision), strict=True)
-    return [(str(one.classes), words(one), words(other), str(len(one.values))) for one, other in both]
+    return [(str(one.classes), words(one), words(other), counts(one, other)) for one, other in both]
+
+
+def counts(one: Point, other: Point) -> str:
+    """How many seeds are behind both numbers, or behind each."""
+    here, there = len(one.values), len(other.values)
+    return str(here) if here == there else f"{here}, {there}"
 
 
 def words(point: Point) -> str:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from statistics import mean, pstdev
 
-from osscl.experiments.claims import TRIALS
+from osscl.experiments.claims import only_tries
 from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
-from osscl.experiments.spec import name_of
+from osscl.experiments.spec import Elsewhere, name_of
+from osscl.methods import CONFIGURATIONS
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_and_n, setting_words
 
@@ -23,7 +24,8 @@ def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     groups: dict[object, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: record.spec.seed):
         spec = record.spec
-        same = (spec.scenario, spec.method, spec.schedule, spec.stream, record.configuration)
+        name = record.configuration if isinstance(spec.method, Elsewhere) else None  # the fields say which it is
+        same = (spec.scenario, spec.method, spec.schedule, spec.stream, name)
         groups.setdefault(same, []).append(record)
     return sorted(groups.values(), key=_place)
 
@@ -51,8 +53,10 @@ def headline(records: Iterable[RunRecord]) -> TableSection:
 
 def beside(record: RunRecord) -> tuple[float, float] | None:
     """What the paper has for the same method; beside ours, for its URSL; None beside a run not meant to reach it."""
-    name = name_of(record.spec)
-    return None if only_tries(record) else published(record.spec.scenario, "ursl" if name in URSLS else name)
+    spec = record.spec
+    if only_tries(spec.schedule):
+        return None
+    return published(spec.scenario, CONFIGURATIONS["ursl"] if name_of(spec) in URSLS else spec.method)
 
 
 def beside_words(record: RunRecord) -> str:
@@ -66,12 +70,6 @@ def beside_words(record: RunRecord) -> str:
 def paper_of(record: RunRecord) -> tuple[float, float] | None:
     """The paper's URSL, beside a run of URSL or of ours alone."""
     return beside(record) if name_of(record.spec) in URSLS else None
-
-
-def only_tries(record: RunRecord) -> bool:
-    """Whether a run is too small to stand beside anything of the paper's."""
-    schedule = record.spec.schedule
-    return schedule.max_updates is not None or schedule.row_cap is not None or schedule.name in TRIALS
 
 
 def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:

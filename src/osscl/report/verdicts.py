@@ -7,6 +7,7 @@ from osscl.experiments.claims import ENOUGH, Finding, Part, Quantity, Verdict, f
 from osscl.experiments.outcomes import seeds_words
 from osscl.experiments.plan import Records
 from osscl.experiments.stated import CLAIMS
+from osscl.methods.method import SCHEDULES, Schedule
 from osscl.report.formats import DASH, TableSection
 
 HEADER = ("claim", "verdict", "schedule", "comparison", "difference", "seeds", "paper's")
@@ -32,7 +33,7 @@ def section(records: Records, trials: bool = False) -> TableSection:
 def _over(records: Records, trials: bool) -> str:
     """How many records there are, and what becomes of those that say nothing about the paper."""
     tried = sum(is_trial(*world_of(record)) for record in records.values())
-    kind = f"{tried} on the demo's data or at the schedules smoke and demo"
+    kind = f"{tried} on the demo's data, at the schedules smoke and demo, or at one that caps updates or rows"
     if trials:
         return f"over {len(records)} records." + (f" Tried: {kind}, which decide nothing." if tried else "")
     return f"over {len(records) - tried} records." + (f" Left out: {kind}." if tried else "")
@@ -45,7 +46,7 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
         verdict: str = finding.verdict
         if len(finding.comparisons) > 1 and verdict == "undecided" and finding.parts:
             verdict += f" ({len(finding.parts)} of {len(finding.comparisons)} compared)"
-        schedule = DASH if finding.schedule is None else finding.schedule.name
+        schedule = DASH if finding.schedule is None else _schedule_words(finding.schedule)
         schedule += " on demo data" if finding.data == "demo" else ""
         parts = [_part_words(part, finding) for part in finding.parts]
         needs = [(_needs(finding), DASH, DASH, DASH)] if finding.verdict == "undecided" else []
@@ -57,7 +58,13 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
 def _needs(finding: Finding) -> str:
     """As in: needs T4, seeds 0-2."""
     tables, seeds = finding.needed
-    return f"needs {', '.join(tables)}, {seeds_words(seeds)}"
+    timed = ", timed on one kind of device with no other work on it" if finding.claim.quantity == "minutes" else ""
+    return f"needs {', '.join(tables)}, {seeds_words(seeds)}{timed}"
+
+
+def _schedule_words(schedule: Schedule) -> str:
+    """Its name; two of one's own making may share theirs."""
+    return schedule.name if schedule.name in SCHEDULES else f"{schedule.name} ({schedule.share:g} of the epochs)"
 
 
 def _part_words(part: Part, finding: Finding) -> tuple[str, ...]:
