@@ -90,6 +90,14 @@ def test_test_and_validation_rows_never_share_a_chapter(ursl):
     assert any("10 % held out as validation rows" in chapter.words for chapter in chapters)
 
 
+def test_a_chapter_says_how_long_each_method_is_trained(ursl):
+    assert one_chapter(ursl).schedule_words == "paper (reference 400/100, learner 200 epochs)"
+    shorter = replace(ursl, spec=replace(ursl.spec, method=override(ursl.spec.method, ["learner.epochs=50"])))
+    words = one_chapter(ursl, shorter).schedule_words
+    assert words.startswith("paper: ") and "ursl reference 400/100, learner 200 epochs" in words
+    assert "learner.epochs=50 reference 400/100, learner 50 epochs" in words
+
+
 def test_seeds_of_one_method_are_one_entry_with_their_number(ursl):
     chapter = one_chapter(at_seed(ursl, 2), ursl, at_seed(ursl, 1))
     assert [entry.label for entry in chapter.entries] == ["ursl · seeds 0, 1, 2 (n=3)"]

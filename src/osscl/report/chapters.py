@@ -69,9 +69,15 @@ class Chapter:
         return f"{self.first.evaluated_on} rows"
 
     @property
-    def schedules(self) -> tuple[str, ...]:
-        """The schedule in words, once for all methods that share it."""
-        return tuple(dict.fromkeys(describe_schedule(entry.first.spec) for entry in self.entries))
+    def schedule_words(self) -> str:
+        """The schedule, and how long each method is trained under it."""
+        name, lengths = self.first.spec.schedule.name, dict[str, list[str]]()
+        for entry in self.entries:
+            told = describe_schedule(entry.first.spec)
+            lengths.setdefault(told.removeprefix(name).strip(" ()"), []).append(entry.name)
+        if len(lengths) == 1:
+            return told
+        return f"{name}: " + "; ".join(f"{' and '.join(names)} {told}" for told, names in lengths.items())
 
     @property
     def paper(self) -> tuple[float, float] | None:

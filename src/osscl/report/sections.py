@@ -98,7 +98,7 @@ def _facts(chapter: Chapter) -> str:
     share = scenario.labeled_fraction
     labels = f"P = {share:g} of the labels" if share else f"{scenario.labels_per_class} labels a class"
     facts = [
-        f"schedule {'; '.join(chapter.schedules)}",
+        f"schedule {chapter.schedule_words}",
         f"accuracy on {chapter.first.evaluated_rows:,} {chapter.rows_words}",
         labels,
         f"memory {scenario.memory}",
