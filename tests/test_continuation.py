@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from osscl.errors import Stopped, UserError
-from osscl.experiments.checkpoint import Options, occupied
+from osscl.experiments.checkpoint import Options, Saver, occupied
 from osscl.experiments.run import run
 from osscl.experiments.spec import EXPERIMENTS, make_spec, spec_to_plain
 from osscl.methods import URSL
@@ -294,3 +294,39 @@ def test_a_damaged_checkpoint_is_a_fresh_start(codes, folder, monkeypatch):
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
     run(SPEC, Options(out=damaged, device="cpu"))
     assert_same_run(damaged, folder / "whole")
+
+
+class Remembers:
+    """An agent of which nothing but its number is kept."""
+
+    number = 7
+
+    def state(self):
+        return {"number": self.number}
+
+    def load_state(self, state):
+        self.number = state["number"]
+
+
+def saver(folder, content, **options):
+    return Saver(folder, Options(**options), torch.device("cpu"), {"digits": content})
+
+
+def test_seconds_and_a_shared_device_go_with_a_checkpoint(tmp_path):
+    first = saver(tmp_path, "abc", shared_device=True)
+    first.restore(Remembers())
+    first.before = 100.0
+    first.keep(edge=True)
+    again, agent = saver(tmp_path, "abc"), Remembers()
+    agent.number = 0
+    assert again.restore(agent).sessions == 2 and agent.number == 7
+    assert again.seconds() >= 100 and again.shared_device
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    first = saver(tmp_path, "abc")
+    first.restore(Remembers())
+    first.keep(edge=True)
+    with pytest.raises(UserError, match="not what this run began with"):
+        saver(tmp_path, "xyz").restore(Remembers())
+    assert (tmp_path / "checkpoint.safetensors").exists()

@@ -9,6 +9,7 @@ import torch
 
 from osscl.data import benchmarks
 from osscl.data.benchmarks import DATASETS, EMBEDDED, READERS, dataset, load_bank
+from osscl.data.decoded import fingerprint
 from osscl.data.images import Decoded
 from osscl.errors import DataError, SpecError
 
@@ -156,6 +157,19 @@ def test_a_changed_source_file_is_decoded_again(tmp_path: Path):
     dump(folder / "data_batch_1", {b"data": data, b"labels": labels})
     os.utime(folder / "data_batch_1", ns=(1, 1))
     assert load_bank("cifar10", tmp_path, tmp_path / "cache").content != before.content
+
+
+def test_a_fingerprint_tells_names_sizes_and_times_apart(tmp_path: Path):
+    def prints(name: str, text: str, time: int) -> str:
+        folder = tmp_path / f"{name}-{text}-{time}" / "below"
+        folder.mkdir(parents=True)
+        (folder / name).write_text(text)
+        os.utime(folder / name, ns=(time, time))
+        return fingerprint(folder.parent)
+
+    first = prints("a", "x", 1)
+    assert len({first, prints("b", "x", 1), prints("a", "xy", 1), prints("a", "x", 2)}) == 4
+    assert prints("a", "y", 1) == first  # another content of one size and time is not seen
 
 
 @pytest.mark.parametrize("file", ["meta.json", "train_images.npy", "test_labels.npy"])

@@ -97,6 +97,14 @@ def test_caltech_reads_images_alone_and_has_no_tests(tmp_path: Path):
     assert caltech.test_images.shape == (0, 3, 32, 32)
 
 
+def test_a_large_image_is_averaged_not_sampled(tmp_path: Path):
+    """Stripes of one pixel, black and white: every pixel that is sampled is one of them, their mean is grey."""
+    stripes = plain(0, 64, 64, 3)
+    stripes[:, ::2] = 255
+    save(tmp_path / "001.a/stripes.png", stripes)
+    assert set(np.unique(read_caltech256(tmp_path).train_images)) <= {127, 128}
+
+
 def test_caltech_keeps_the_central_square(tmp_path: Path):
     wide = plain(0, 64, 192, 3)
     wide[:, 64:128] = 255

@@ -680,3 +680,14 @@ def test_a_cap_on_updates_shortens_the_fit():
 def test_a_head_that_cannot_be_is_refused_by_field(wrong):
     with pytest.raises(SpecError, match=next(iter(wrong))):
         HeadConfig(**wrong)
+
+
+def test_a_gradient_is_cut_to_the_longest_that_is_allowed():
+    config = OptimiserConfig("sgd", rate=1.0, min_rate=1.0, decay=0.0, momentum=0.0, nesterov=False)
+    moved = {}
+    for longest in (None, 0.5, 100.0):
+        layer = torch.nn.Linear(4, 1, bias=False)
+        torch.nn.init.zeros_(layer.weight)
+        Descent([layer], config, 1).step(layer(torch.full((1, 4), 3.0)).sum(), longest)
+        moved[longest] = float(layer.weight.detach().norm())
+    assert moved[None] == moved[100.0] == pytest.approx(6.0) and moved[0.5] == pytest.approx(0.5, rel=1e-4)

@@ -156,6 +156,19 @@ def test_a_damaged_step_is_named(entry):
         from_manifest(broken, BANKS)
 
 
+def test_labels_are_those_of_a_steps_own_new_classes():
+    swapped, twice, late = manifest(), manifest(), manifest()
+    swapped["steps"][1]["labeled"], swapped["steps"][0]["labeled"] = (swapped["steps"][t]["labeled"] for t in (0, 1))
+    twice["steps"][1] |= {key: twice["steps"][0][key] for key in ("new_classes", "labeled")}
+    with pytest.raises(DataError, match="step 1 of the stream is damaged: its labels are not those"):
+        from_manifest(swapped, BANKS)
+    with pytest.raises(DataError, match="step 2 of the stream is damaged: its labels are not those"):
+        from_manifest(twice, BANKS)
+    late["held_out"] = []
+    with pytest.raises(DataError, match="no held-out rows"):
+        from_manifest(late, BANKS)
+
+
 def test_a_step_that_lacks_a_field_is_named():
     broken = manifest()
     del broken["steps"][0]["asked"]
