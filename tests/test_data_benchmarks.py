@@ -159,6 +159,21 @@ def test_a_changed_source_file_is_decoded_again(tmp_path: Path):
     assert load_bank("cifar10", tmp_path, tmp_path / "cache").content != before.content
 
 
+def test_links_that_lead_nowhere_or_back_are_passed_over(tmp_path: Path):
+    folder, other = tmp_path / "set", tmp_path / "other"
+    for place in (folder, other):
+        place.mkdir()
+        (place / "file").write_text("x")
+    plain = fingerprint(folder)
+    (folder / "lost").symlink_to(tmp_path / "nowhere")
+    (folder / "back").symlink_to(folder)
+    assert fingerprint(folder) == plain
+    (folder / "there").symlink_to(other)  # a part of a set may lie elsewhere
+    linked = fingerprint(folder)
+    (other / "file").write_text("xy")
+    assert len({plain, linked, fingerprint(folder)}) == 3
+
+
 def test_a_fingerprint_tells_names_sizes_and_times_apart(tmp_path: Path):
     def prints(name: str, text: str, time: int) -> str:
         folder = tmp_path / f"{name}-{text}-{time}" / "below"

@@ -71,10 +71,31 @@ def test_a_step_without_unlabelled_rows_comes_back():
 
 def test_rows_edited_by_hand_are_shown():
     edited = manifest()
-    edited["steps"][0]["unlabeled"] = [3, 5]
+    own = edited["pool"][0]
+    edited["steps"][0]["unlabeled"] = [3, own]
     edited["steps"][0]["sources"] = [2, 0]
     step = from_manifest(edited, BANKS).step(0)
-    assert step.unlabeled[:, 0, 0, :2].tolist() == [[2, 3], [0, 5]]
+    assert step.unlabeled[:, 0, 0, :2].tolist() == [[2, 3], [0, own]]
+
+
+def test_rows_stay_apart():
+    """What a file may not do: train on what it holds out, label what it pools, show a row twice."""
+    assert manifest()["validation"]
+    for change, words in (
+        (lambda one: one["held_out"].append(one["pool"][0]), "trains on rows that it holds out"),
+        (lambda one: one["pool"].append(one["steps"][0]["labeled"][0]), "labels a row twice, or pools it too"),
+        (lambda one: one["steps"][0]["labeled"].append(one["steps"][0]["labeled"][0]), "labels a row twice"),
+        (lambda one: one.update(validation=False), "is not as its scenario says"),
+    ):
+        broken = manifest()
+        change(broken)
+        with pytest.raises(DataError, match=words):
+            from_manifest(broken, BANKS)
+    broken = manifest()
+    for key in ("unlabeled", "sources"):
+        broken["steps"][1][key].append(broken["steps"][1][key][0])
+    with pytest.raises(DataError, match="step 2 of the stream is damaged: a row comes twice"):
+        from_manifest(broken, BANKS)
 
 
 def test_other_data_is_refused_by_its_hash():
@@ -165,7 +186,7 @@ def test_labels_are_those_of_a_steps_own_new_classes():
     with pytest.raises(DataError, match="step 2 of the stream is damaged: its labels are not those"):
         from_manifest(twice, BANKS)
     late["held_out"] = []
-    with pytest.raises(DataError, match="no held-out rows"):
+    with pytest.raises(DataError, match="a step has no held-out rows"):
         from_manifest(late, BANKS)
 
 
@@ -204,10 +225,11 @@ def test_another_order_inside_a_step_is_another_digest(key):
 
 def test_other_rows_have_other_digests():
     digests = {rows_digest(manifest()), rows_digest(manifest(seed=1)), rows_digest(manifest(related=19))}
-    held_out, content, swapped, on_test = (manifest() for _ in range(4))
+    held_out, content, swapped, on_test, pool = (manifest() for _ in range(5))
+    pool["pool"].pop()  # a reference may be trained on it
     held_out["held_out"].pop()
     content["content"]["home"] = "other pixels"
     swapped["scenario"]["peripheral"].reverse()  # the same numbers now name rows of other sets
     on_test["validation"] = False  # and here rows of the other split
-    digests |= {rows_digest(other) for other in (held_out, content, swapped, on_test)}
-    assert len(digests) == 7
+    digests |= {rows_digest(other) for other in (held_out, content, swapped, on_test, pool)}
+    assert len(digests) == 8

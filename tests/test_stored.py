@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from osscl import stored
+from osscl.errors import UserError
 from osscl.stored import aside, read_state, write_state, write_text
 
 
@@ -189,3 +190,18 @@ def test_a_file_that_cannot_be_opened_just_now_is_not_called_damaged(tmp_path: P
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert read_state(tmp_path / "state") == {"done": 3}
+
+
+def test_others_may_read_a_state_where_the_umask_lets_them(tmp_path):
+    before = os.umask(0o022)
+    try:
+        write_state(tmp_path / "state", {"x": torch.zeros(1)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state.safetensors").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(UserError, match="exists"):
+        stored.refuse_to_overwrite(tmp_path / "link.json")

@@ -36,8 +36,11 @@ def precision_of(device: torch.device) -> torch.dtype:
 
 
 def prepare(device: torch.device) -> None:
-    """Let cuDNN try its algorithms on each new shape and keep the fastest; a run has few shapes."""
+    """Let cuDNN try its algorithms on each new shape and keep the fastest; a run has few shapes. Graphs are captured on
+    the current device, so that it is made this one."""
     if device.type == "cuda":
+        if device.index is not None:
+            torch.cuda.set_device(device)
         torch.backends.cudnn.benchmark = True
 
 

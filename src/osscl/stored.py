@@ -28,6 +28,13 @@ def write_state(path: Path, state: dict[str, Any]) -> None:
             save_file(tensors, str(draft), metadata={"state": json.dumps(skeleton)})
         except SafetensorError as error:  # a full disk, in this library's words
             raise OSError(errno.EIO, str(error), str(path)) from None
+        draft.chmod(0o666 & ~_umask())  # safetensors lets nobody else read what it writes
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
@@ -46,7 +53,7 @@ def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]
 
 def refuse_to_overwrite(file: Path | None) -> None:
     """Asked before the work that would be written there."""
-    if file is not None and file.exists():
+    if file is not None and (file.exists() or file.is_symlink()):
         raise UserError(f"{file} exists; nothing is overwritten, give another file")
 
 

@@ -27,7 +27,7 @@ def demo(
     from osscl.experiments.demo import demo_specs
     from osscl.experiments.run import run
 
-    console = Console()
+    console = Console(markup=False)
     specs = demo_specs(seed, smallest)
     scenario = next(iter(specs.values())).scenario
     console.print(

@@ -24,8 +24,8 @@ DASH = "—"
 
 def console() -> Console:
     """Of the terminal's width; where there is none, wide enough for what goes to a file or another program."""
-    made = Console() if on_terminal() or "COLUMNS" in os.environ else Console(width=160)
-    return made if made.width > 0 else Console(width=80)
+    made = Console(markup=False) if on_terminal() or "COLUMNS" in os.environ else Console(width=160, markup=False)
+    return made if made.width > 0 else Console(width=80, markup=False)
 
 
 def on_terminal() -> bool:

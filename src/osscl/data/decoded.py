@@ -24,12 +24,16 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _files(folder: str | Path, prefix: str) -> Iterator[str]:
-    """A line for every file; scandir, since Tiny-ImageNet has 120,000 and this runs at every load."""
+def _files(folder: str | Path, prefix: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
+    """A line for every file; scandir, since Tiny-ImageNet has 120,000 and this runs at every load. A link that leads
+    nowhere, or back to a folder above it, is passed over."""
+    here = above | {os.path.realpath(folder)}
     with os.scandir(folder) as entries:
         for entry in entries:
+            if entry.is_symlink() and (not Path(entry.path).exists() or os.path.realpath(entry.path) in here):
+                continue
             if entry.is_dir():
-                yield from _files(entry.path, f"{prefix}{entry.name}/")
+                yield from _files(entry.path, f"{prefix}{entry.name}/", here)
             else:
                 stat = entry.stat()
                 yield f"{prefix}{entry.name}\t{stat.st_size}\t{stat.st_mtime_ns}\n"

@@ -186,8 +186,10 @@ def occupied(folder: Path) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise UserError(f"another process is at work on this run, in {folder}") from None
+        except OSError as error:
+            raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
         names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
         drafts = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+(\.[0-9a-f]+)?")
         for draft in folder.iterdir():  # of a process that was killed while it wrote, see `aside`

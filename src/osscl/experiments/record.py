@@ -181,6 +181,8 @@ def commit() -> str:
         return given
     here = Path(__file__).parent
     try:
+        tracked = ["git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name]
+        subprocess.run(tracked, capture_output=True, check=True)  # or it lies in a repository of someone else's
         head = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
         changed = subprocess.run(
             ["git", "-C", here, "status", "--porcelain", "--", here], capture_output=True, text=True

@@ -171,7 +171,13 @@ def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
 
 
 def class_of(spec: RunSpec, method: type | None) -> Any:
-    """The method that a config belongs to."""
+    """The method that a config belongs to; a class of one's own has a config of its own, so that no run of it is taken
+    for one of the package's."""
+    kind = type(spec.method)
+    if method is not None and (kind in METHODS or kind.__mro__[1] in METHODS) and method is not METHODS.get(kind):
+        raise SpecError(
+            f"the config {kind.__qualname__} is of a method of this package; give your class one of its own"
+        )
     if method is None and type(spec.method) not in METHODS:
         name = type(spec.method).__qualname__
         raise SpecError(f"no method of this package has the config {name}; give your class: run(spec, method=...)")

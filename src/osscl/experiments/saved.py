@@ -85,7 +85,10 @@ class Model:
 
 def _read(folder: Path) -> dict[str, Any]:
     file = (folder / "model").with_suffix(SUFFIX)
-    saved = read_state(file)
+    try:
+        saved = read_state(file)
+    except OSError as error:
+        raise DataError(f"{file} cannot be read ({error.strerror}): a finished run's folder is wanted") from None
     if saved is None:
         found = f"{file} is damaged" if file.exists() else f"no model in {folder}"
         raise DataError(f"{found}: a finished run's folder is wanted, as `osscl runs` lists them")
@@ -125,16 +128,27 @@ def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Mo
 
 
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
-    """Image files in a model's format: centre crop to a square, box-filtered to its size."""
-    from PIL import Image
+    """Image files in a model's format: upright, on white where they are clear, cropped to the central square,
+    box-filtered to its size."""
+    from PIL import Image, ImageOps
 
     rows = []
     for path in paths:
         try:
             with Image.open(path) as opened:
-                picture = opened.convert("L" if images.channels == 1 else "RGB")
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            reason = getattr(error, "strerror", None) or "it is damaged, or no image"
+                if opened.mode[0] in "IF":  # of 16 or 32 bits, which convert() cuts off at 255
+                    raise DataError(f"{path} has more than 8 bits a channel: convert it to 8")
+                picture = ImageOps.exif_transpose(opened)
+                if picture.has_transparency_data:
+                    seen = picture.convert("RGBA")
+                    picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+                picture = picture.convert("L" if images.channels == 1 else "RGB")
+        except DataError:
+            raise
+        except Exception as error:  # decoders of damaged files raise whatever they come upon
+            large = isinstance(error, Image.DecompressionBombError)
+            damaged = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels" if large else ""
+            reason = damaged or getattr(error, "strerror", None) or "it is damaged, or no image"
             raise DataError(f"{path} cannot be read as an image: {reason}") from None
         side = min(picture.size)
         left, top = (picture.width - side) // 2, (picture.height - side) // 2

@@ -47,7 +47,7 @@ def to_manifest(stream: Stream) -> dict[str, Any]:
 def rows_digest(manifest: Mapping[str, Any]) -> str:
     """The same for two streams exactly if they show the same rows at the same steps."""
     banks = [manifest["scenario"][key] for key in ("main", "peripheral")]  # what the sources' numbers stand for
-    rows = [manifest[key] for key in ("seed", "content", "validation", "held_out", "steps")]
+    rows = [manifest[key] for key in ("seed", "content", "validation", "held_out", "pool", "steps")]
     text = json.dumps([banks, rows], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -103,6 +103,7 @@ def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -
     stream = Stream(spec, manifest["seed"], banks, tuple(steps), held_out, manifest["validation"], pool)
     _check_rows(stream)
     _check_classes(stream)
+    _check_apart(stream)
     return stream
 
 
@@ -128,6 +129,22 @@ def _check_rows(stream: Stream) -> None:
         raise DataError(f"the stream is damaged: it holds out or pools rows that {stream.spec.main} does not have")
 
 
+def _check_apart(stream: Stream) -> None:
+    """No row is labelled and unlabelled, or trained on and held out; none comes twice in a step."""
+    if stream.validation != (stream.spec.validation_share > 0):
+        raise DataError("the stream is damaged: whether rows are held out for validation is not as its scenario says")
+    labeled = torch.cat([rows.labeled for rows in stream.steps])
+    trained = torch.cat([labeled, stream.pool, *(rows.unlabeled[rows.sources == 0] for rows in stream.steps)])
+    if stream.validation and torch.isin(stream.held_out, trained).any():
+        raise DataError("the stream is damaged: it trains on rows that it holds out")
+    if len(labeled.unique()) < len(labeled) or torch.isin(stream.pool, labeled).any():
+        raise DataError("the stream is damaged: it labels a row twice, or pools it too")
+    for t, rows in enumerate(stream.steps):
+        drawn = torch.stack((rows.sources, rows.unlabeled), 1)
+        if len(drawn.unique(dim=0)) < len(drawn) or torch.isin(rows.unlabeled[rows.sources == 0], labeled).any():
+            raise DataError(f"step {t + 1} of the stream is damaged: a row comes twice, or is labelled too")
+
+
 def _check_classes(stream: Stream) -> None:
     """Every step labels its own new classes, all of them and no others; accuracy is taken on classes met."""
     labels, met = stream.main.train.labels.cpu(), set[int]()
@@ -139,8 +156,9 @@ def _check_classes(stream: Stream) -> None:
     if tuple(len(rows.new_classes) for rows in stream.steps) != stream.spec.classes_per_step:
         raise DataError("the stream is damaged: its steps are not those of its scenario")
     part = stream.main.train if stream.validation else stream.main.test
-    if not len(stream.held_out) or not set(part.labels.cpu()[stream.held_out].tolist()) <= met:
-        raise DataError("the stream is damaged: it has no held-out rows, or some of classes that never come")
+    asked = set(part.labels.cpu()[stream.held_out].tolist())
+    if not asked <= met or any(not asked & set(rows.new_classes) for rows in stream.steps):
+        raise DataError("the stream is damaged: a step has no held-out rows, or some are of classes that never come")
 
 
 def _within(rows: Tensor, n: int) -> bool:
