@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from osscl.data.benchmarks import load_bank
 from osscl.errors import SpecError
 from osscl.experiments.record import read_record, record_to_plain
 from osscl.experiments.spec import spec_from_plain
 from osscl.report.naming import method_name
 from osscl.report.tables import markdown
+from osscl.stream.build import build_stream
 
 KEPT = sorted(
     path
@@ -57,3 +59,18 @@ def test_a_run_of_a_method_elsewhere_is_shown_and_compared_like_any_other(tmp_pa
     assert "replay" in markdown([read, record])
     with pytest.raises(SpecError, match="unknown method type 'replay'"):
         spec_from_plain(plain_record["spec"])
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_recorded_stream_is_what_its_spec_makes_today(seed):
+    """What a seed stands for does not change under the records: pixels, classes, and rows in their order."""
+    demo = [read_record(path) for path in KEPT if path.parent.name == "demo"]
+    record = next(one for one in demo if one.configuration == "ursl" and one.spec.seed == seed)
+    names = record.spec.scenario.main, *record.spec.scenario.peripheral
+    banks = {name: load_bank(name, Path()) for name in names}
+    stream = build_stream(record.spec.scenario, banks, seed)
+    assert {name: bank.content for name, bank in banks.items()} == record.content
+    assert tuple(c for rows in stream.steps for c in rows.new_classes) == record.class_order
+    for step, rows in zip(record.steps, stream.steps, strict=True):
+        first = {(names[int(k)], int(row)) for k, row in zip(rows.sources[:8], rows.unlabeled[:8], strict=True)}
+        assert first <= {*step.gate.let_in, *step.gate.kept_out}  # which name the first eight of either kind
