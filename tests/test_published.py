@@ -6,11 +6,11 @@ import pytest
 import yaml
 
 from osscl.experiments.published import published
-from osscl.experiments.search import CHOSEN, chosen_rows, flat, search_rows
+from osscl.experiments.search import CHOSEN, chosen_rows, search_rows
 from osscl.experiments.space import PAPER as SPACE
 from osscl.experiments.spec import configuration
 from osscl.experiments.tables import FIGURES, TABLES
-from osscl.frozen import plain
+from osscl.frozen import flat, plain
 from osscl.methods.method import PAPER
 
 PAGE = yaml.safe_load((Path(__file__).parent / "paper_results.yaml").read_text())

@@ -46,6 +46,13 @@ def plain(value: Any) -> Any:
     return value
 
 
+def flat(value: Any, name: str = "") -> dict[str, Any]:
+    """A plain dataclass as dotted fields."""
+    if not isinstance(value, Mapping):
+        return {name: value}
+    return {key: item for k, v in value.items() for key, item in flat(v, f"{name}.{k}" if name else str(k)).items()}
+
+
 def content_id(value: Any, length: int = 12) -> str:
     """The same for the same content, whatever fields later versions have added at their legacy value."""
     text = json.dumps(_identifying(value), sort_keys=True, separators=(",", ":"))

@@ -88,7 +88,7 @@ def read_caltech256(folder: Path) -> Decoded:
     classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     pictures = [(path, label) for label, entry in enumerate(classes) for path in _pictures(entry)]
     names = tuple(entry.name.partition(".")[2] or entry.name for entry in classes)
-    return Decoded(*_decode(pictures, _centred), *_decode([], _centred), names)
+    return Decoded(*_decode(pictures, centred), *_decode([], centred), names)
 
 
 def _lines(path: Path) -> list[str]:
@@ -136,8 +136,8 @@ def _halved(image: Image.Image) -> Image.Image:
     return image.resize((SIDE, SIDE), Image.Resampling.BOX)
 
 
-def _centred(image: Image.Image) -> Image.Image:
-    """The largest central square at 32 pixels."""
+def centred(image: Image.Image, size: int = SIDE) -> Image.Image:
+    """The largest central square, box-filtered to a size."""
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.resize((SIDE, SIDE), Image.Resampling.BOX, box=(left, top, left + side, top + side))
+    return image.resize((size, size), Image.Resampling.BOX, box=(left, top, left + side, top + side))

@@ -1,17 +1,16 @@
 """From cells to runs: each once, runs that share a reference network together, split among machines, and their cost."""
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from osscl.errors import SpecError
 from osscl.experiments.cells import Cell
 from osscl.experiments.record import RunRecord, read_records
 from osscl.experiments.spec import Elsewhere, RunSpec
-from osscl.frozen import content_id, plain
+from osscl.frozen import content_id, flat, plain
 from osscl.methods.method import DEMO, Schedule
 
 Records = Mapping[str, RunRecord]  # by id
@@ -90,10 +89,12 @@ def sharded(specs: Sequence[RunSpec], shard: tuple[int, int]) -> list[RunSpec]:
 
 def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
     """Expected seconds of runs, those of a shared reference once."""
-    evidence = list(records)
+    evidence: dict[Hashable, list[RunRecord]] = {}
+    for record in records:
+        evidence.setdefault(weight_of(record.spec), []).append(record)
     rest, references, unknown = 0.0, dict[str, float](), 0
     for spec in specs:
-        expected = _expected(spec, evidence)
+        expected = _expected(spec, evidence.get(weight_of(spec), []))
         key = reference_of(spec)
         if key is not None:
             references[key] = max(references.get(key, 0.0), expected[0] if expected else 0.0)
@@ -104,10 +105,8 @@ def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
     return Cost(rest + sum(references.values()), len(references), unknown)
 
 
-def _expected(spec: RunSpec, records: Sequence[RunRecord]) -> tuple[float, float] | None:
-    """Seconds of the reference and of everything else, from the records of the runs most like this one."""
-    heavy = weight_of(spec)
-    alike = [record for record in records if weight_of(record.spec) == heavy]
+def _expected(spec: RunSpec, alike: Sequence[RunRecord]) -> tuple[float, float] | None:
+    """Seconds of the reference and of everything else, from runs of its weight, of its method if there are."""
     same = [record for record in alike if record.spec.method == spec.method]
     for found in (same, alike):
         # Times with other work on the device are better than none.
@@ -122,17 +121,9 @@ def weight_of(spec: RunSpec) -> Hashable:
     """What decides the cost of a run, but for its schedule's share and how many unlabelled images it sees."""
     world, schedule = spec.scenario, spec.schedule
     labels = world.main, world.labeled_fraction, world.labels_per_class, world.steps
-    sizes = tuple(sorted((name, repr(value)) for name, value in _leaves(plain(spec.method)) if _costs(name)))
+    sizes = tuple(sorted((name, repr(value)) for name, value in flat(plain(spec.method)).items() if _costs(name)))
     caps = schedule.max_updates, schedule.row_cap, schedule.small_net, schedule == DEMO
     return labels, type(spec.method), sizes, caps
-
-
-def _leaves(fields: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{where}{key}.")
-        else:
-            yield f"{where}{key}", value
 
 
 def _costs(field: str) -> bool:

@@ -174,7 +174,7 @@ def class_of(spec: RunSpec, method: type | None) -> Any:
     """The method that a config belongs to; a class of one's own has a config of its own, so that no run of it is taken
     for one of the package's."""
     kind = type(spec.method)
-    if method is not None and (kind in METHODS or kind.__mro__[1] in METHODS) and method is not METHODS.get(kind):
+    if method is not None and isinstance(spec.method, tuple(METHODS)) and method is not METHODS.get(kind):
         raise SpecError(
             f"the config {kind.__qualname__} is of a method of this package; give your class one of its own"
         )

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
+from osscl.data.readers import centred
 from osscl.device import pick_device, precision_of
 from osscl.errors import DataError, SpecError
 from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
@@ -130,28 +132,27 @@ def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Mo
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
     """Image files in a model's format: upright, on white where they are clear, cropped to the central square,
     box-filtered to its size."""
-    from PIL import Image, ImageOps
-
     rows = []
     for path in paths:
-        try:
-            with Image.open(path) as opened:
-                if opened.mode[0] in "IF":  # of 16 or 32 bits, which convert() cuts off at 255
-                    raise DataError(f"{path} has more than 8 bits a channel: convert it to 8")
+        square = centred(_picture(path, "L" if images.channels == 1 else "RGB"), images.size)
+        rows.append(torch.from_numpy(np.array(square).reshape(images.size, images.size, -1)).permute(2, 0, 1))
+    return torch.stack(rows) if rows else torch.empty(0, images.channels, images.size, images.size, dtype=torch.uint8)
+
+
+def _picture(path: Path, mode: str) -> Image.Image:
+    """An image as one sees it; one line where it cannot be."""
+    try:
+        with Image.open(path) as opened:
+            if opened.mode[0] not in "IF":
                 picture = ImageOps.exif_transpose(opened)
                 if picture.has_transparency_data:
                     seen = picture.convert("RGBA")
                     picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
-                picture = picture.convert("L" if images.channels == 1 else "RGB")
-        except DataError:
-            raise
-        except Exception as error:  # decoders of damaged files raise whatever they come upon
-            large = isinstance(error, Image.DecompressionBombError)
-            damaged = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels" if large else ""
-            reason = damaged or getattr(error, "strerror", None) or "it is damaged, or no image"
-            raise DataError(f"{path} cannot be read as an image: {reason}") from None
-        side = min(picture.size)
-        left, top = (picture.width - side) // 2, (picture.height - side) // 2
-        square = picture.resize((images.size, images.size), Image.Resampling.BOX, (left, top, left + side, top + side))
-        rows.append(torch.from_numpy(np.array(square).reshape(images.size, images.size, -1)).permute(2, 0, 1))
-    return torch.stack(rows) if rows else torch.empty(0, images.channels, images.size, images.size, dtype=torch.uint8)
+                return picture.convert(mode)
+    except Image.DecompressionBombError:
+        reason = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
+    except Exception as error:  # decoders of damaged files raise whatever they come upon
+        reason = getattr(error, "strerror", None) or "it is damaged, or no image"
+    else:
+        reason = "it has more than 8 bits a channel, convert it to 8"  # convert() cuts off at 255
+    raise DataError(f"{path} cannot be read as an image: {reason}")

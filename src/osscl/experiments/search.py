@@ -8,7 +8,7 @@ import yaml
 from osscl.experiments.cells import Table
 from osscl.experiments.space import PAPER as TRIED
 from osscl.experiments.spec import configuration
-from osscl.frozen import plain
+from osscl.frozen import flat, plain
 
 # Field -> the value that the paper names.
 CHOSEN: Mapping[str, Any] = {
@@ -41,13 +41,6 @@ T8 = Table("T8", "the values that were chosen, and where our configurations diff
     "the shape of the projector is not in the paper either",
 ))  # fmt: skip
 COMPARED = ("ursl-as-printed", "ursl", "ursl-plus")
-
-
-def flat(value: Any, name: str = "") -> dict[str, Any]:
-    """A configuration as dotted fields."""
-    if not isinstance(value, Mapping):
-        return {name: value}
-    return {key: item for k, v in value.items() for key, item in flat(v, f"{name}.{k}" if name else str(k)).items()}
 
 
 def search_rows() -> list[tuple[str, str]]:

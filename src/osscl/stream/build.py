@@ -27,12 +27,12 @@ def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, 
         steps.append(StepRows(task, torch.cat([labeled[c] for c in task]), sources, rows, asked))
     if not spec.validation_share:
         held_out = torch.arange(len(main.test))[torch.isin(main.test.labels.cpu(), torch.tensor(order))]
-    told = set((labels if spec.validation_share else main.test.labels.cpu())[held_out].tolist())
-    if any(not told & set(task) for task in tasks):
+    stream = Stream(spec, seed, banks, tuple(steps), held_out, spec.validation_share > 0, pool)
+    if not stream.all_evaluated:
         raise SpecError(
             f"nothing of {spec.main} is held out to take accuracy on, at a step or at all: raise validation_share"
         )
-    return capped(Stream(spec, seed, banks, tuple(steps), held_out, spec.validation_share > 0, pool), row_cap)
+    return capped(stream, row_cap)
 
 
 def capped(stream: Stream, row_cap: int | None) -> Stream:

@@ -124,8 +124,7 @@ def _check_rows(stream: Stream) -> None:
         for k, name in enumerate(names):
             if not _within(rows.unlabeled[rows.sources == k], len(stream.banks[name].train)):
                 raise DataError(f"{where}: it names rows that {name} does not have")
-    evaluated = stream.main.train if stream.validation else stream.main.test
-    if not _within(stream.held_out, len(evaluated)) or not _within(stream.pool, len(stream.main.train)):
+    if not _within(stream.held_out, len(stream.evaluated)) or not _within(stream.pool, len(stream.main.train)):
         raise DataError(f"the stream is damaged: it holds out or pools rows that {stream.spec.main} does not have")
 
 
@@ -155,9 +154,7 @@ def _check_classes(stream: Stream) -> None:
         met |= new
     if tuple(len(rows.new_classes) for rows in stream.steps) != stream.spec.classes_per_step:
         raise DataError("the stream is damaged: its steps are not those of its scenario")
-    part = stream.main.train if stream.validation else stream.main.test
-    asked = set(part.labels.cpu()[stream.held_out].tolist())
-    if not asked <= met or any(not asked & set(rows.new_classes) for rows in stream.steps):
+    if not stream.held_out_classes <= met or not stream.all_evaluated:
         raise DataError("the stream is damaged: a step has no held-out rows, or some are of classes that never come")
 
 

@@ -83,9 +83,25 @@ class Stream:
         seen = torch.isin(labels, met) & ~foreign
         return Truth(labels, seen, ~seen & ~foreign, foreign)
 
+    @property
+    def evaluated(self) -> Labeled:
+        """The split that held-out rows are of."""
+        return self.main.train if self.validation else self.main.test
+
+    @property
+    def held_out_classes(self) -> set[int]:
+        """The classes that there are held-out rows of."""
+        return set(self.evaluated.labels.cpu()[self.held_out].tolist())
+
+    @property
+    def all_evaluated(self) -> bool:
+        """Whether there are held-out rows of every step's classes."""
+        told = self.held_out_classes
+        return all(told & set(rows.new_classes) for rows in self.steps)
+
     def evaluation(self, t: int) -> Labeled:
         """The held-out rows of the classes that step t brings."""
-        part = self.main.train if self.validation else self.main.test
+        part = self.evaluated
         labels = part.labels[self.held_out.to(self.device)]
         wanted = torch.isin(labels, torch.tensor(self.steps[t].new_classes, device=self.device))
         return part.rows(self.held_out.to(self.device)[wanted])
