@@ -112,6 +112,12 @@ def test_a_method_of_ones_own_does_not_take_a_config_of_the_packages():
             class_of(replace(spec, method=config), Mine)
 
 
+def test_a_class_of_ones_own_is_not_named_like_a_method_of_the_packages():
+    namesake = type("Config", (), {"__qualname__": "Icarl.Config"})
+    with pytest.raises(SpecError, match="icarl is a method of this package"):
+        make_spec(EXPERIMENTS["digits"], namesake(), SMOKE, 0)
+
+
 def test_the_seed_reaches_the_method():
     spec, stream = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 3), toy_stream()
     assert setting_of(spec, stream).seed == 3

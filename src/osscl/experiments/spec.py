@@ -39,6 +39,9 @@ class RunSpec:
         require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         if any(self.schedule.name == known.name and self.schedule != known for known in (PAPER, SHORT)):
             raise SpecError(f"schedule.name={self.schedule.name} stands for another schedule; name this one otherwise")
+        config = type(self.method)
+        if config is not Elsewhere and config is not METHOD_TYPES.get(self.type, config):
+            raise SpecError(f"{self.type} is a method of this package: rename {config.__qualname__}")
 
     @property
     def id(self) -> str:
