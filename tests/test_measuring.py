@@ -108,6 +108,7 @@ def test_a_study_of_heads_is_kept_where_asked_and_overwrites_nothing(typed, tmp_
     assert typed("study-heads", folder, "--variant", "copies=0", "--out", "heads.json")[0] == 0
     kept = json.loads((tmp_path / "heads.json").read_text())
     assert kept["run"] == folder.name and [row["changes"] for row in kept["variants"]] == [[], ["copies=0"]]
+    assert set(kept["made_by"]) == {"command", "commit", "device"} and all(kept["made_by"].values())
     code, _, error = typed("study-heads", folder, "--out", "heads.json")
     assert code == 2 and "heads.json exists" in error
 

@@ -43,7 +43,7 @@ def study(
         shots = [number(row.shots[n]) for n in ("25", "5")]
         table.add_row(words, number(row.loss, 3), *shots, number(row.auroc, 3), number(row.seconds, 0))
     Console().print(table)
-    keep(out, {"experiment": name, "epochs": epochs, "schedule": schedule, "seed": seed}, found)
+    keep(out, {"experiment": name, "epochs": epochs, "schedule": schedule, "seed": seed}, found, device)
 
 
 def study_heads(
@@ -65,18 +65,22 @@ def study_heads(
         shown.add_row(", ".join(row.changes) or "as in the run", number(row.final), number(row.seconds, 1))
     console().print(shown)
     typer.echo(f"{folder.name}; validation rows; memory as updated after the last step")
-    keep(out, {"run": folder.name}, found)
+    keep(out, {"run": folder.name}, found, device)
 
 
-def keep(out: Path | None, protocol: dict[str, object], variants: object) -> None:
-    """What was found, beside how it was found, where a file is asked for."""
+def keep(out: Path | None, protocol: dict[str, object], variants: object, device: str) -> None:
+    """What was found, beside how and with what it was found, where a file is asked for."""
     import json
 
+    from osscl.device import pick_device
+    from osscl.experiments.record import commit
+    from osscl.experiments.run import command_line, device_name
     from osscl.frozen import plain
     from osscl.stored import write_text
 
     if out is not None:
-        write_text(out, json.dumps({**protocol, "variants": plain(variants)}, indent=1) + "\n")
+        made_by = {"command": command_line(), "commit": commit(), "device": device_name(pick_device(device))}
+        write_text(out, json.dumps({**protocol, "made_by": made_by, "variants": plain(variants)}, indent=1) + "\n")
 
 
 def changes_of(variants: list[str] | None) -> list[list[str]]:
