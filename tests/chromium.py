@@ -94,7 +94,11 @@ class Browser:
         self.settle()
 
     def settle(self):
-        """Until two looks in a row find equally many drawn figures."""
+        """Until every figure in the window is drawn, and two looks in a row find equally many."""
+        self.wait(
+            "[...document.querySelectorAll('.plot')].every(plot => !plot.offsetParent"
+            " || plot.getBoundingClientRect().top > innerHeight || plot.querySelector('svg.main-svg'))"
+        )
         count, before = -1, -2
         while count != before:
             time.sleep(0.3)

@@ -22,7 +22,7 @@ from osscl.report.confusion import by_step, confusion
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves
 from osscl.report.formats import TableSection, as_csv, as_latex, as_markdown, as_text
 from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_histograms
-from osscl.report.html import cell, prose, table
+from osscl.report.html import cell, prose, table, titled_table
 from osscl.report.naming import method_name, setting_words
 from osscl.report.page import build_page, plotly_js
 from osscl.report.sections import unlabeled_words
@@ -322,6 +322,16 @@ def test_further_sections_reach_the_page(ursl):
     page = build_page([ursl], sections=[TableSection("T2 <b>", ("cell", "verdict"), [("5 %", "reached")], "n=3")])
     assert "T2 &lt;b&gt;" in page and 'class="badge good"' in page and "Beside the paper" in page
     assert "Beside the paper" not in build_page([ursl])
+
+
+def test_cells_without_a_number_of_ours_are_folded_away_and_counted():
+    rows = [("p05", "36.6 (n=1)", "30.4"), ("p10", "—", "37.5"), ("all", "—", "35.1")]
+    page = titled_table(TableSection("T", ("row", "ours", "paper"), rows))
+    shown, folded = page.split("<details>")
+    assert "p05" in shown and "p10" not in shown and "p10" in folded and "all" in folded
+    assert "2 of 3 cells without a number of ours" in folded
+    assert "<details>" not in titled_table(TableSection("T", ("row", "ours", "paper"), rows[:1]))
+    assert "<details>" not in titled_table(TableSection("T", ("row", "paper"), [("p05", "—")]))
 
 
 def test_a_table_can_be_scrolled_by_keyboard():
