@@ -548,6 +548,29 @@ def test_a_run_that_shared_its_device_once_says_so_whatever_came_after(osscl, tm
     assert "—" in osscl("runs")[1]  # in place of its minutes
 
 
+def test_a_run_that_other_code_went_on_with_names_both(osscl, tmp_path, monkeypatch):
+    command = [*DIGITS, "--method", "labels-only"]
+    for commit in ("first", "second", "second"):
+        monkeypatch.setenv("OSSCL_COMMIT", commit)
+        assert osscl(*command, "--max-minutes", "0")[0] == 3
+    monkeypatch.setenv("OSSCL_COMMIT", "third")
+    assert osscl(*command)[0] == 0
+    (record,), _ = read_records(tmp_path / "runs")
+    assert record.made_by.commit == "third" and [part.commit for part in record.made_by.earlier] == ["first", "second"]
+    elsewhere = replace(record.made_by, earlier=(replace(record.made_by.earlier[0], device="another"),))
+    assert record.made_by.timed and not elsewhere.timed
+    assert osscl("report", "runs", "--out", "page.html")[0] == 0
+    assert "first on CPU" in (tmp_path / "page.html").read_text()
+
+
+def test_a_run_that_one_code_carried_out_names_it_once(osscl, tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_COMMIT", "only")
+    command = [*DIGITS, "--method", "labels-only"]
+    assert osscl(*command, "--max-minutes", "0")[0] == 3 and osscl(*command)[0] == 0
+    (record,), _ = read_records(tmp_path / "runs")
+    assert record.made_by.commit == "only" and record.made_by.earlier == () and record.made_by.sessions == 2
+
+
 @pytest.mark.parametrize("begun_only", [False, True])
 def test_a_reference_from_a_shared_device_makes_no_time(begun_only, osscl, tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))

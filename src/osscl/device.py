@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
@@ -33,6 +34,13 @@ def pick_device(name: str) -> torch.device:
 def precision_of(device: torch.device) -> torch.dtype:
     """Of the networks' forward passes; losses are float32 everywhere."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def device_name(device: torch.device) -> str:
+    """As records and benchmarks have it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
 def prepare(device: torch.device) -> None:

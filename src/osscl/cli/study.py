@@ -72,9 +72,9 @@ def keep(out: Path | None, protocol: dict[str, object], variants: object, device
     """What was found, beside how and with what it was found, where a file is asked for."""
     import json
 
-    from osscl.device import pick_device
+    from osscl.device import device_name, pick_device
     from osscl.experiments.record import commit
-    from osscl.experiments.run import command_line, device_name
+    from osscl.experiments.run import command_line
     from osscl.frozen import plain
     from osscl.stored import write_text
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.device import Replay, precision_of, prepare, synchronise
+from osscl.device import Replay, device_name, precision_of, prepare, synchronise
 from osscl.experiments.record import commit
-from osscl.experiments.run import device_name
 from osscl.learn.descent import Descent
 from osscl.losses.contrastive import nt_xent
 from osscl.methods import URSL

@@ -12,11 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.device import Replay, precision_of, prepare, synchronise
+from osscl.device import Replay, device_name, precision_of, prepare, synchronise
 from osscl.errors import unknown
 from osscl.experiments.bench import CIFAR
 from osscl.experiments.record import commit
-from osscl.experiments.run import device_name
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.methods import CONFIGURATIONS, METHODS
 from osscl.methods.method import Progress, Runtime, Schedule, Setting

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import functools
 import logging
 import re
 import signal
@@ -13,9 +14,9 @@ from typing import Any, Protocol
 
 import torch
 
-from osscl.device import synchronise
+from osscl.device import device_name, synchronise
 from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError
-from osscl.experiments.record import StepRecord
+from osscl.experiments.record import Session, StepRecord, commit
 from osscl.frozen import from_plain, plain
 from osscl.methods.method import Method, Progress
 from osscl.stored import SUFFIX, read_state, write_state
@@ -69,6 +70,7 @@ class Position:
     overall: list[float] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     sessions: int = 1
+    earlier: list[Session] = field(default_factory=list)  # those that had another commit, device or torch
 
 
 def set_aside(checkpoint: Path, why: str) -> Path:
@@ -124,10 +126,16 @@ class Saver:
             raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
         agent.load_state(saved["method"])
         steps = [from_plain(StepRecord, step) for step in saved["steps"]]
+        parts = [from_plain(Session, part) for part in saved.get("carried_out", ())]  # older versions did not say
         return Position(
             saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
-            saved["sessions"] + 1,
+            saved["sessions"] + 1, [part for part in parts if part != self.session],
         )  # fmt: skip
+
+    @functools.cached_property
+    def session(self) -> Session:
+        """With what this part of the run is carried out."""
+        return Session(commit(), device_name(self.device), torch.__version__)
 
     def seconds(self) -> float:
         """Wall-clock time of the run over all its sessions."""
@@ -151,7 +159,7 @@ class Saver:
             "method": self.agent.state(), "next_step": position.next_step, "steps": plain(position.steps),
             "accuracy": position.accuracy, "overall": position.overall,
             "seconds": self.seconds(), "sessions": position.sessions, "content": self.content,
-            "shared_device": self.shared_device,
+            "shared_device": self.shared_device, "carried_out": plain([*position.earlier, self.session]),
         }  # fmt: skip
         write_state(self.path, state)
         self.saved = time.monotonic()

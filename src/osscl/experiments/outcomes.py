@@ -80,15 +80,15 @@ def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[in
     found = [records[id] for seed in seeds if (id := cell.spec(schedule, seed).id) in records]
     values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
     told = tuple(value for _, value in values)
-    untimed = not values and any(record.made_by.shared_device for record in found)
+    untimed = not values and any(not record.made_by.timed for record in found)
     return Outcome(cell, schedule, tuple(record for record, _ in values), told, untimed)
 
 
 def measured(record: RunRecord, measure: Measure) -> float | None:
-    """What a cell shows of a run; None where the run has no such phase, or shared its device and time is asked for."""
+    """What a cell shows of a run; None where it has no such phase, or time is asked for and its own is no measure."""
     if measure == "accuracy":
         return record.final
-    if record.made_by.shared_device:
+    if not record.made_by.timed:
         return None
     by_step = [{phase.name: phase.seconds / 60 for phase in step.phases} for step in record.steps]
     reference = [minutes["reference"] for minutes in by_step if "reference" in minutes]

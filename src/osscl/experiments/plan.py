@@ -110,7 +110,7 @@ def _expected(spec: RunSpec, alike: Sequence[RunRecord]) -> tuple[float, float] 
     same = [record for record in alike if record.spec.method == spec.method]
     for found in (same, alike):
         # Times with other work on the device are better than none.
-        found = [record for record in found if not record.made_by.shared_device] or found
+        found = [record for record in found if record.made_by.timed] or found
         if found:
             times = [_scaled(record, spec) for record in found]
             return mean(reference for reference, _ in times), mean(rest for _, rest in times)

@@ -68,6 +68,15 @@ class StepRecord:
 
 
 @dataclass(frozen=True)
+class Session:
+    """With what a part of a run was carried out."""
+
+    commit: str
+    device: str
+    torch: str
+
+
+@dataclass(frozen=True)
 class Provenance:
     """Where, when and by what a record was made."""
 
@@ -83,6 +92,12 @@ class Provenance:
     sessions: int  # 1 + how often the run was interrupted and went on
     peak_memory: int | None  # bytes on the device
     shared_device: bool = False  # with other work on the device, so that seconds measure both
+    earlier: tuple[Session, ...] = ()  # of parts that were carried out with something else than the last one
+
+    @property
+    def timed(self) -> bool:
+        """Whether its seconds measure the method on its device: neither other work there nor another device before."""
+        return not self.shared_device and all(part.device == self.device for part in self.earlier)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,6 @@ from osscl.experiments.record import (
     Provenance,
     RunRecord,
     StepRecord,
-    commit,
     python_version,
     read_record,
     write_record,
@@ -122,13 +120,14 @@ def make_record(
 ) -> RunRecord:  # fmt: skip
     """Everything that is worth keeping of a finished run."""
     confusion = metrics.confusion(truth, predicted, len(agent.classes))
-    device = saver.device
+    device, now = saver.device, saver.session
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     made_by = Provenance(
-        command_line(), commit(), device_name(device), str(precision_of(device)).removeprefix("torch."), __version__,
-        torch.__version__, python_version(), datetime.now(UTC).isoformat(timespec="seconds"),
+        command_line(), now.commit, now.device, str(precision_of(device)).removeprefix("torch."), __version__,
+        now.torch, python_version(), datetime.now(UTC).isoformat(timespec="seconds"),
         round(saver.seconds(), 2), position.sessions, peak,
         saver.shared_device or any(phase.shared for step in position.steps for phase in step.phases),
+        tuple(position.earlier),
     )  # fmt: skip
     return RunRecord(
         id=spec.id,
@@ -214,9 +213,3 @@ def as_json(spec: RunSpec) -> str:
 def command_line() -> str:
     """What was typed, without the folder that the program lies in."""
     return shlex.join([Path(sys.argv[0]).name.replace("__main__.py", "osscl"), *sys.argv[1:]])
-
-
-def device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"

@@ -200,7 +200,9 @@ def runs_section(records: Sequence[RunRecord]) -> str:
 
 def _run(run: RunRecord) -> str:
     made = {"id": run.id, **plain(run.made_by), "schedule": describe_schedule(run.spec), **_content(run)}
-    made["seconds"] = None if run.made_by.shared_device else made["seconds"]
+    made["seconds"] = made["seconds"] if run.made_by.timed else None
+    parts = [f"{part.commit} on {part.device}, torch {part.torch}" for part in run.made_by.earlier]
+    made["earlier"] = "; ".join(parts) or None
     facts = "".join(f"<dt>{escape(key)}</dt><dd>{escape('—' if v is None else v)}</dd>" for key, v in made.items())
     spec = escape(json.dumps(spec_to_plain(run.spec), indent=1, ensure_ascii=False))
     setting = f"{setting_words(run.spec.scenario)}, {run.spec.schedule.name}"

@@ -110,7 +110,7 @@ def gate_words(runs: Sequence[RunRecord]) -> str:
 
 
 def minutes(record: RunRecord) -> float | None:
-    """Wall-clock minutes of the run, with the reference's own where it came from the cache; None where other work
-    went on on its device."""
+    """Wall-clock minutes of the run, with the reference's own where it came from the cache; None where they
+    measure something else, see `Provenance.timed`."""
     cached = sum(phase.seconds for step in record.steps for phase in step.phases if phase.cached)
-    return None if record.made_by.shared_device else (record.made_by.seconds + cached) / 60
+    return (record.made_by.seconds + cached) / 60 if record.made_by.timed else None

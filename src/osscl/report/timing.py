@@ -26,7 +26,7 @@ def phase_seconds(entry: Entry) -> Seconds:
 def time_by_phase(chapter: Chapter) -> Figure | None:
     """What came from the cache counts as it cost when it was made; runs that shared their device are left out; None
     where no phase was timed."""
-    entries = [entry for entry in chapter.entries if not any(run.made_by.shared_device for run in entry.runs)]
+    entries = [entry for entry in chapter.entries if all(run.made_by.timed for run in entry.runs)]
     totals = [phase_seconds(entry) for entry in entries]
     keys = tuple(Key(name, i) for i, name in enumerate(dict.fromkeys(name for total in totals for name in total)))
     if not keys:
