@@ -630,7 +630,10 @@ def test_predict_says_what_it_cannot_read(refused, copied, tmp_path):
     (tmp_path / "text.png").write_text("no image")
     refused("predict", copied, "text.png", words="text.png cannot be read as an image")
     refused("predict", copied, "nowhere.png", words=["nowhere.png cannot be read", "No such file"])
-    refused("predict", copied, tmp_path, words="cannot be read as an image")
+    refused("predict", copied, "text.png", "nowhere.png", words=["text.png cannot be read", ", and 1 more"])
+    (tmp_path / "empty").mkdir()
+    refused("predict", copied, "empty", words="empty holds no images")
+    refused("predict", copied, "--format", "xml", words="allowed: table, csv, json")
     refused("predict", copied, "--device", "tpu", words="unknown device 'tpu'")
     refused("predict", copied.parent, words="no model in")
     state = read_state(copied / "model")
@@ -677,6 +680,30 @@ def test_predict_takes_images_of_any_size_and_mode(osscl, finished, tmp_path):
     code, shown, errors = osscl("predict", finished, *names)
     assert (code, errors) == (0, "") and all(name in shown for name in names)
     assert "truth" not in shown and "looks known" in shown
+    assert re.search(r"an image looks known where its score is above -?\d\.\d{3}; --threshold", shown)
+
+
+def test_predict_takes_folders_and_leaves_out_what_it_cannot_read(osscl, finished, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for name in ("b.png", "a.webp", "c.txt"):
+        Image.new("L", (9, 9)).save(tmp_path / "photos" / name, "png")
+    (tmp_path / "photos" / "damaged.jpg").write_text("no image")
+    code, shown, errors = osscl("predict", finished, "photos", "--format", "csv")
+    assert code == 2 and errors.startswith("skipped: photos/damaged.jpg cannot be read") and errors.count("\n") == 1
+    header, first, second = shown.splitlines()
+    assert header == "image,class,probability,score,looks known"
+    assert first.startswith("photos/a.webp,") and second.startswith("photos/b.png,")
+
+
+def test_predict_tells_programs_the_same(osscl, finished, tmp_path):
+    Image.new("L", (9, 9), 90).save(tmp_path / "one.png")
+    (told,) = json.loads(osscl("predict", finished, "one.png", "--format", "json")[1])
+    model = load(finished, "cpu")
+    found = model.predict(model.read([tmp_path / "one.png"]))
+    assert told["class"] == found.names[0] and told["looks known"] is bool(found.known[0])
+    assert told["probability"] == pytest.approx(float(found.probabilities[0]), abs=1e-6)
+    rows = json.loads(osscl("predict", finished, "--sample", "4", "--format", "json")[1])
+    assert len(rows) == 4 and set(rows[0]) == {"image", "truth", "class", "probability", "score", "looks known"}
 
 
 def test_predict_without_images_shows_held_out_rows(osscl, finished):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.errors import UserError
+from osscl.errors import DataError, UserError, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from osscl.data.images import ImageBank
+    from osscl.experiments.saved import Model
 
+DASH = "—"
 ASKED = 400  # held-out rows of a set that the closing line speaks of
 
 
 def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
-    images: Annotated[list[Path] | None, typer.Argument(metavar="[IMAGE]...", help="Files; else test rows.")] = None,
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[IMAGE]...", help="Files, or folders of them; their central square. Else test rows."),
+    ] = None,
     sample: Annotated[int, typer.Option(min=1, help="How many held-out rows, where no image is given.")] = 8,
     threshold: Annotated[
         float | None,
@@ -28,20 +33,56 @@ def predict(
     ] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets lie.", show_default=False)] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    format: Annotated[str, typer.Option(help="table, csv or json.")] = "table",
 ) -> None:  # fmt: skip
     """Name the class of each image, and whether it looks like anything learned."""
-    from osscl.experiments.saved import load, read_images, read_spec
+    from osscl.experiments.saved import load
 
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
     if threshold is not None and isnan(threshold):
         raise UserError("--threshold must be a number")
     loaded = load(folder, device)
     if threshold is not None and loaded.threshold is None:
         raise UserError(f"--threshold: the method of {folder} does not tell what it knows")
     threshold = loaded.threshold if threshold is None else threshold
+    unread = False
     if images:
-        _show(loaded, read_images(images, loaded.images), [str(path) for path in images], [], threshold)
-        return
+        rows, names, unread = _read(images, loaded)
+        _show(loaded, rows, names, [], threshold, format)
+    else:
+        _sample(folder, loaded, sample, threshold, data, format)
+    if threshold is not None and format == "table":
+        typer.echo(f"an image looks known where its score is above {threshold:.3f}; --threshold moves that")
+    if unread:
+        raise typer.Exit(2)
+
+
+def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool]":
+    """The images that can be read and their names; of several, one that cannot is told and left out."""
     import torch
+
+    from osscl.experiments.saved import image_files
+
+    rows, names, problems = [], [], []
+    for file in image_files(images):
+        try:
+            rows.append(loaded.read([file]))
+            names.append(str(file))
+        except DataError as error:
+            problems.append(str(error))
+    if not rows:
+        raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+    for problem in problems:
+        typer.echo(f"skipped: {problem}", err=True)
+    return torch.cat(rows), names, bool(problems)
+
+
+def _sample(folder: Path, loaded: "Model", sample: int, threshold: float | None, data: Path | None, form: str) -> None:
+    """Test rows of the main data set, and of a peripheral one."""
+    import torch
+
+    from osscl.experiments.saved import read_spec
 
     scenario = read_spec(folder).scenario
     counts = {scenario.main: sample - sample // 4, **dict.fromkeys(scenario.peripheral[:1], sample // 4)}
@@ -55,28 +96,55 @@ def predict(
     names = [f"{name} test {row}" for name in held_out for row in rows[name].tolist()]
     truth = [word for name, bank in held_out.items() for word in _words(bank, rows[name])]
     pictures = torch.cat([bank.test.images[rows[name]] for name, bank in held_out.items()])
-    _show(loaded, pictures, names, truth, threshold)
-    for name, bank in held_out.items():
-        typer.echo(_summary(loaded, name, bank, every[name], threshold, learned=name == scenario.main))
-    if threshold is not None:
-        typer.echo(f"an image looks known where its score is above {threshold:.3f}; --threshold moves that")
+    _show(loaded, pictures, names, truth, threshold, form)
+    if form == "table":
+        for name, bank in held_out.items():
+            typer.echo(_summary(loaded, name, bank, every[name], threshold, learned=name == scenario.main))
 
 
-def _show(loaded: Any, rows: "Tensor", names: list[str], truth: list[str], threshold: float | None) -> None:
-    from osscl.cli.show import DASH, console, table
-
+def _show(
+    loaded: "Model", rows: "Tensor", names: list[str], truth: list[str], threshold: float | None, form: str
+) -> None:
     found = loaded.predict(rows, threshold)
-    shown = table("image", *(["truth"] if truth else []), "class", "probability", "score", "looks known")
-    for i, name in enumerate(names):
-        score = DASH if found.scores is None else f"{float(found.scores[i]):.3f}"
-        known = DASH if found.known is None else ("yes" if found.known[i] else "no")
-        true = [truth[i]] if truth else []
-        shown.add_row(name, *true, found.names[i], f"{float(found.probabilities[i]):.2f}", score, known)
+    scores = [None] * len(names) if found.scores is None else found.scores.tolist()
+    known = [None] * len(names) if found.known is None else found.known.tolist()
+    columns: dict[str, Sequence[Any]] = {"image": names, **({"truth": truth} if truth else {}), "class": found.names}
+    columns |= {"probability": found.probabilities.tolist(), "score": scores, "looks known": known}
+    FORMATS[form]([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+
+
+def _as_table(rows: "Sequence[dict[str, Any]]") -> None:
+    from osscl.cli.show import console, number, table
+
+    shown = table(*rows[0])
+    for row in rows:
+        known = {True: "yes", False: "no", None: DASH}[row["looks known"]]
+        numbers = number(row["probability"], 2), number(row["score"], 3)
+        shown.add_row(*[row[name] for name in row if name in ("image", "truth", "class")], *numbers, known)
     console().print(shown)
 
 
+def _as_csv(rows: "Sequence[dict[str, Any]]") -> None:
+    """Empty where the method does not tell."""
+    import csv
+    import sys
+
+    written = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+    written.writeheader()
+    written.writerows(rows)
+
+
+def _as_json(rows: "Sequence[dict[str, Any]]") -> None:
+    import json
+
+    typer.echo(json.dumps(rows, indent=1))
+
+
+FORMATS = {"table": _as_table, "csv": _as_csv, "json": _as_json}
+
+
 def _summary(
-    loaded: Any, name: str, bank: "ImageBank", rows: "Tensor", threshold: float | None, *, learned: bool
+    loaded: "Model", name: str, bank: "ImageBank", rows: "Tensor", threshold: float | None, *, learned: bool
 ) -> str:
     """How such images fare as a whole: a handful may be an unlucky one."""
     rows = rows[:ASKED]

@@ -1,7 +1,7 @@
 """The official extracted layouts of the benchmarks, each read by one function of its folder."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def read_tinyimagenet(folder: Path) -> Decoded:
     words = dict(line.split("\t", 1) for line in _lines(folder / "words.txt") if "\t" in line)
     names = tuple(words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids)
 
-    train = [(path, label_of[wnid]) for wnid in wnids for path in _pictures(folder / "train" / wnid / "images")]
+    train = [(path, label_of[wnid]) for wnid in wnids for path in pictures_in(folder / "train" / wnid / "images")]
     annotations = folder / "val" / "val_annotations.txt"
     test = []
     for line in _lines(annotations):
@@ -86,7 +86,7 @@ def read_tinyimagenet(folder: Path) -> Decoded:
 def read_caltech256(folder: Path) -> Decoded:
     """`256_ObjectCategories`: a folder a class, no official split, so that nothing is a test."""
     classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    pictures = [(path, label) for label, entry in enumerate(classes) for path in _pictures(entry)]
+    pictures = [(path, label) for label, entry in enumerate(classes) for path in pictures_in(entry)]
     names = tuple(entry.name.partition(".")[2] or entry.name for entry in classes)
     return Decoded(*_decode(pictures, centred), *_decode([], centred), names)
 
@@ -100,11 +100,11 @@ def _lines(path: Path) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _pictures(folder: Path) -> list[Path]:
+def pictures_in(folder: Path, kinds: Container[str] = PICTURES) -> list[Path]:
     """The image files right in a folder; Caltech-256 has others among them, and macOS adds hidden ones."""
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: expected a folder of images")
-    found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not path.name.startswith(".")]
+    found = [path for path in folder.iterdir() if path.suffix.lower() in kinds and not path.name.startswith(".")]
     if not found:
         raise DataError(f"{folder} holds no images")
     return sorted(found)

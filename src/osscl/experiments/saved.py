@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from osscl.data.readers import centred
+from osscl.data.readers import centred, pictures_in
 from osscl.device import pick_device, precision_of
 from osscl.errors import DataError, SpecError
 from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
@@ -62,6 +62,10 @@ class Model:
     def threshold(self) -> float | None:
         """The score above which an image looks known, as the last step set it; None where the method does not tell."""
         return self.agent.known_above if isinstance(self.agent, Discerning) else None
+
+    def read(self, paths: Sequence[str | Path]) -> Tensor:
+        """Image files, and those right in folders, as `predict` wants them: their central square at this size."""
+        return read_images(image_files([Path(path) for path in paths]), self.images)
 
     def predict(self, images: Tensor | np.ndarray[Any, Any], threshold: float | None = None) -> Prediction:
         """Labels and scores of (n, channels, size, size) uint8 images; known above `threshold`, or the run's own."""
@@ -127,6 +131,12 @@ def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Mo
     agent = (method or METHODS[type(spec.method)])(spec.method, setting, Runtime(where, precision_of(where)))
     agent.load_state(saved["method"])
     return Model(agent, images, saved["class_names"], where)
+
+
+def image_files(paths: Sequence[Path]) -> list[Path]:
+    """The files that are meant: a folder stands for the images right in it."""
+    kinds = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+    return [file for path in paths for file in (pictures_in(path, kinds) if path.is_dir() else [path])]
 
 
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
