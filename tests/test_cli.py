@@ -21,7 +21,7 @@ from osscl import stored
 from osscl.cli import main
 from osscl.data import benchmarks
 from osscl.errors import Diverged
-from osscl.experiments.checkpoint import Options
+from osscl.experiments.checkpoint import Options, occupied
 from osscl.experiments.evaluate import refuse_divergent_loss
 from osscl.experiments.record import read_records
 from osscl.experiments.run import run
@@ -662,7 +662,23 @@ def test_runs_lists_them_and_how_to_go_on(osscl, copied, tmp_path):
     (tmp_path / "runs" / "other.json").write_text('{"of": "another program"}')
     code, shown, skipped = osscl("runs")
     assert code == 0 and copied.name in shown and "unfinished" in shown and skipped.count("skipped: ") == 1
-    assert "osscl run --spec 'runs/begun here/spec.json' --out runs" in shown
+    assert "osscl run --spec 'runs/begun here/spec.json' --out runs" in shown and "cannot be read" in shown
+
+
+def test_runs_says_what_is_unfinished_and_what_is_at_work(osscl, tmp_path):
+    osscl(*DIGITS, "--method", "labels-only", "--max-minutes", "0")
+    (folder,) = (tmp_path / "runs").iterdir()
+    shown = osscl("runs")[1]
+    assert "digits / letters, 3 labels, M=30: labels-only, smoke, seed 0" in shown and "unfinished" in shown
+    with occupied(folder):
+        shown = osscl("runs")[1]
+        assert "at work" in shown and "unfinished" not in shown and "go on" not in shown
+    assert "go on" in osscl("runs")[1]
+
+
+def test_runs_says_where_there_are_none(osscl, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert osscl("runs", "empty")[:2] == (0, "no runs in empty\n")
 
 
 def test_a_narrow_terminal_folds_and_cuts_nothing(osscl, copied, monkeypatch):

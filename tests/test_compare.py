@@ -185,7 +185,20 @@ def test_names_folders_and_files_are_compared(typed, results):
 def test_a_name_is_what_it_stands_for_now(typed):
     earlier = Path(__file__).parents[1] / "results" / "earlier"
     code, _, error = typed("compare", "ursl", "ursl-plus", "--results", earlier)
-    assert code == 2 and "no records of 'ursl'" in error and "ursl*" in error
+    assert code == 2 and "no records of 'ursl'" in error and "; ursl, " in error
+
+
+def test_a_changed_configuration_goes_by_what_runs_shows(typed, tmp_path):
+    usual = CONFIGURATIONS["ursl"]
+    changed = [replace(usual, learner=replace(usual.learner, gamma=gamma)) for gamma in (1.0, 2.0)]
+    for method in (usual, *changed):
+        for record in side([1, 2], "ursl" if method is usual else "ursl*", method=method):
+            (tmp_path / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    code, shown, _ = typed("compare", "ursl", "ursl, learner.gamma=2", "--results", tmp_path)
+    assert code == 0 and "0, 1 (n=2)" in shown
+    assert (
+        "ursl; ursl, learner.gamma=1; ursl, learner.gamma=2" in typed("compare", "ursl", "x", "--results", tmp_path)[2]
+    )
 
 
 def test_fields_say_what_a_run_is_whatever_it_was_called(typed, tmp_path):
@@ -235,7 +248,7 @@ def test_a_damaged_record_is_named_and_passed_over(typed, results):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["A-one", "C-one", "--results", "results"], "no records of 'C-one' in results; there are: A-one, B-one"),
+        (["A-one", "C-one", "--results", "results"], "no records of 'C-one' in results; there are: A-one; B-one"),
         (["A-one", "B-one", "--results", "nowhere"], "no folder nowhere"),
         (["A-one", "B-one", "--results", "results", "--measure", "speed"], "unknown measure 'speed'"),
         (["A-one", "B-one", "--results", "results", "--confidence", "95"], "confidence must be in (0, 1)"),

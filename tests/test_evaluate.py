@@ -1,6 +1,6 @@
 """The gate against the truth, by hand; images as a model takes them; whose run is whose."""
 
-from dataclasses import replace
+from dataclasses import make_dataclass, replace
 
 import numpy as np
 import pytest
@@ -113,9 +113,34 @@ def test_a_method_of_ones_own_does_not_take_a_config_of_the_packages():
 
 
 def test_a_class_of_ones_own_is_not_named_like_a_method_of_the_packages():
-    namesake = type("Config", (), {"__qualname__": "Icarl.Config"})
+    namesake = make_dataclass("Config", [], frozen=True)
+    namesake.__qualname__ = "Icarl.Config"
     with pytest.raises(SpecError, match="icarl is a method of this package"):
         make_spec(EXPERIMENTS["digits"], namesake(), SMOKE, 0)
+
+
+def test_a_spec_by_names_is_the_spec_of_what_they_name():
+    assert make_spec(EXPERIMENTS["digits"], "gem", "smoke", 0) == make_spec(
+        EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"method": "gem"}, "method must be a config"),
+        ({"schedule": "smoke"}, "schedule must be a Schedule"),
+        ({"seed": "0"}, "seed must be a whole number"),
+    ],
+)
+def test_a_spec_of_the_wrong_kinds_is_refused(change, words):
+    with pytest.raises(SpecError, match=words):
+        replace(make_spec(EXPERIMENTS["digits"], "gem", "smoke", 0), **change)
+
+
+def test_one_name_is_no_tuple_of_names():
+    with pytest.raises(SpecError, match="peripheral must be a tuple of names, got 'letters'"):
+        replace(EXPERIMENTS["digits"], peripheral="letters")
 
 
 def test_the_seed_reaches_the_method():

@@ -491,7 +491,7 @@ def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refuse
         (["figure", "F1", "--seeds", "x"], "seeds must be written as"),
         (["figure", "F1", "--engine", "slurm"], ["unknown engine 'slurm'", "local, ray"]),
         (["table", "T4", "--address", "head:1"], "give --engine ray"),
-        (["experiments", "L4"], ["unknown experiment 'L4'", "L1, L2, L3"]),
+        (["experiments", "L4"], ["unknown limitation 'L4'", "L1, L2, L3"]),
         (["experiments", "L1", "--cells", "x"], "unknown cell of L1 'x'"),
         (["experiments", "L1", "--shard", "2"], "a shard is written i/n"),
         (["claims", "--schedule", "long"], "unknown schedule 'long'"),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from osscl import __version__
-from osscl.cli import bench, claims, compare, data, demo, figure, model, report, run, study, table, tune
+from osscl.cli import bench, claims, compare, data, demo, figure, model, report, run, runs, study, table, tune
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
@@ -27,8 +27,8 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
-app.command("runs")(run.runs)
-app.command("list")(run.names)
+app.command("runs")(runs.runs)
+app.command("list")(runs.names)
 app.command("stream")(run.stream)
 app.command("table")(table.table)
 app.command("figure")(figure.figure)

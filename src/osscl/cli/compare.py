@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from osscl.experiments.compare import Difference, Pairs
     from osscl.experiments.record import RunRecord
 
-SIDE = "A record, a folder of records, or a configuration within --results."
+SIDE = "A record, a folder of records, or a configuration within --results, as `osscl runs` names it."
 
 
 def compare(
@@ -110,6 +110,7 @@ def notes(confidence: float, alone: list[str], anyway: bool) -> str:
 def records_of(side: str, results: Path) -> "list[RunRecord]":
     """The records that a file, a folder or the name of a configuration stands for; damaged files are named."""
     from osscl.experiments.record import read_record, read_records
+    from osscl.report.naming import method_name
 
     path = Path(side)
     if path.is_file():
@@ -124,11 +125,11 @@ def records_of(side: str, results: Path) -> "list[RunRecord]":
         if not records:
             raise UserError(f"no records in {folder}")
         return records
-    named = [(known_as(record), record) for record in records]
-    found = [record for name, record in named if name == side]
+    found = [record for record in records if side in (known_as(record), method_name(record))]
     if not found:
         what = "no such file, and no records" if path.suffix == ".json" else "no records"
-        there = ", ".join(sorted({name for name, _ in named})) or "none"
+        names = {method_name(one) if known_as(one).endswith("*") else known_as(one) for one in records}
+        there = "; ".join(sorted(names)) or "none"
         raise UserError(f"{what} of {side!r} in {folder}; there are: {there}")
     return found
 

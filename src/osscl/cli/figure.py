@@ -99,7 +99,7 @@ def experiments(
     from osscl.experiments.tables import one_of
 
     ask.known_format(format)
-    asked = ask.wanted(one_of(LIMITS, "experiment", name), seeds, schedule, on, cells, shard)
+    asked = ask.wanted(one_of(LIMITS, "limitation", name), seeds, schedule, on, cells, shard)
     there = ask.recorded_in(results, out)
     records = there.records
     if dry_run:

@@ -1,6 +1,5 @@
-"""`osscl run`, `runs`, `list`, `stream`: runs and what they are made of."""
+"""`osscl run` and `stream`: runs and what they are made of."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +8,7 @@ import typer
 from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, announce, watch_for
 from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
 from osscl.cli.wanted import MaxMinutes
-from osscl.errors import SpecError, UserError
+from osscl.errors import SpecError
 
 if TYPE_CHECKING:
     from osscl.experiments.checkpoint import Options
@@ -189,60 +188,3 @@ def stream(
     if out is not None:
         write_text(out, json.dumps(manifest))
         typer.echo(f"written to {out}")
-
-
-def names() -> None:
-    """Name the experiments, methods, data sets and schedules."""
-    from osscl.data.benchmarks import DATASETS
-    from osscl.experiments.spec import EXPERIMENTS
-    from osscl.methods import CONFIGURATIONS
-    from osscl.methods.method import SCHEDULES
-
-    typer.echo("experiments (osscl run NAME):")
-    for name, scenario in EXPERIMENTS.items():
-        count = f"{scenario.labels_per_class} labels a class"
-        share = f"P={scenario.labeled_fraction}" if scenario.labeled_fraction else count
-        world = f"{scenario.main} among {', '.join(scenario.peripheral)}" if scenario.peripheral else scenario.main
-        typer.echo(f"  {name:<18} {world}; {share}, memory {scenario.memory}, {scenario.steps} steps")
-    typer.echo(f"methods (--method):     {', '.join(CONFIGURATIONS)}")
-    typer.echo(f"schedules (--schedule): {', '.join(SCHEDULES)}")
-    typer.echo(f"data sets:              {', '.join(DATASETS)}")
-
-
-def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where run folders or records lie.")] = Path("runs"),
-    markdown: Annotated[
-        bool, typer.Option(help="As a Markdown table, runs that differ in their seed together.")
-    ] = False,
-) -> None:
-    """Show finished and unfinished runs, and how to go on."""
-    from osscl.cli.show import DASH, console, number, quoted, table
-    from osscl.experiments.record import read_records
-    from osscl.report import tables
-    from osscl.report.naming import method_name, setting_words
-
-    if not folder.is_dir():
-        raise UserError(f"no folder {folder}; give the one that --out named")
-    records, problems = read_records(folder)
-    for problem in problems:
-        typer.echo(f"skipped: {problem}", err=True)
-    if markdown:
-        typer.echo(tables.markdown(records), nl=False)
-        return
-    shown = table("run", "final %", "forgetting", "minutes")
-    methods = [method_name(record) for record in records]
-    for record, method in zip(records, methods, strict=True):
-        how = f"{method}, {record.spec.schedule.name}, seed {record.spec.seed}"
-        name = f"{setting_words(record.spec.scenario)}: {how}"
-        final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.minutes(record)
-        shown.add_row(f"{name}\n{record.id}", final, number(record.forgetting), number(minutes))
-    begun = sorted(folder.glob("*/spec.json"))
-    unfinished = [spec for spec in begun if not (spec.parent / f"{spec.parent.name}.json").exists()]
-    for spec in unfinished:
-        shown.add_row(f"unfinished\n{spec.parent.name}", *[DASH] * 3)
-    console().print(shown)
-    if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
-        typer.echo("NAME HASH: a configuration with several changes, which its record lists.")
-    for spec in unfinished:
-        rows = ["--stream", "FILE"] if '"stream": "' in spec.read_text(errors="replace") else []
-        typer.echo(f"go on: {quoted('osscl', 'run', '--spec', spec, *rows, '--out', folder)}")

@@ -183,6 +183,18 @@ class Saver:
                 signal.signal(number, handler)
 
 
+def is_occupied(folder: Path) -> bool:
+    """Whether a process of this machine is at work in a run folder."""
+    try:
+        with (folder / ".lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or none that can be asked
+        return False
+    return False
+
+
 @contextlib.contextmanager
 def occupied(folder: Path) -> Iterator[None]:
     """The folder for this process alone; the lock goes with the process, however it ends."""

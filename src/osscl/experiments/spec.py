@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from osscl.errors import SpecError, unknown
@@ -36,6 +36,9 @@ class RunSpec:
     stream: str | None = added_later(None, legacy=None)  # digest of rows that are not the ones scenario and seed give
 
     def __post_init__(self) -> None:
+        require(isinstance(self.seed, int), self, "seed", "a whole number")
+        require(isinstance(self.schedule, Schedule), self, "schedule", "a Schedule, as in osscl.SCHEDULES")
+        require(is_dataclass(self.method), self, "method", "a config, as in osscl.CONFIGURATIONS")
         require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         if any(self.schedule.name == known.name and self.schedule != known for known in (PAPER, SHORT)):
             raise SpecError(f"schedule.name={self.schedule.name} stands for another schedule; name this one otherwise")
@@ -85,6 +88,9 @@ def schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
+_named_schedule = schedule  # where a parameter has its name
+
+
 def experiment(name: str) -> ScenarioSpec:
     """The scenario of this name."""
     if name not in EXPERIMENTS:
@@ -92,13 +98,18 @@ def experiment(name: str) -> ScenarioSpec:
     return EXPERIMENTS[name]
 
 
-def make_spec(scenario: ScenarioSpec, method: Any, schedule: Schedule, seed: int) -> RunSpec:
-    """A spec in which the schedule's own demands on the method are carried out."""
-    return RunSpec(scenario, sized(method, schedule), schedule, seed)
+def make_spec(scenario: ScenarioSpec, method: Any, schedule: Schedule | str, seed: int) -> RunSpec:
+    """A spec in which the schedule's own demands on the method are carried out; both may be given by name."""
+    config = configuration(method) if isinstance(method, str) else method
+    chosen = _named_schedule(schedule) if isinstance(schedule, str) else schedule
+    return RunSpec(scenario, sized(config, chosen), chosen, seed)
 
 
 def name_of(spec: RunSpec) -> str:
-    """The configuration that a spec's method is, by its fields; one that is none of them gets a star."""
+    """The configuration that a spec's method is, by its fields; one that is none of them gets a star. Of a method
+    elsewhere nobody here knows what its usual fields are."""
+    if type(spec.method) not in METHOD_TYPES.values():
+        return spec.type
     for name, config in CONFIGURATIONS.items():
         if type(config) is type(spec.method) and spec.method in (config, on_small_net(config), demo_sized(config)):
             return name

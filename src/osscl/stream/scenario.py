@@ -38,6 +38,7 @@ class ScenarioSpec:
     def __post_init__(self) -> None:
         self._fill_in()
         require_choices(self)
+        require(not isinstance(self.peripheral, str), self, "peripheral", "a tuple of names")
         require(len(set(self.peripheral)) == len(self.peripheral), self, "peripheral", "free of repetitions")
         require(self.main not in self.peripheral, self, "peripheral", f"other sets than the main one, {self.main!r}")
         if (self.labeled_fraction is None) == (self.labels_per_class is None):
