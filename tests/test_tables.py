@@ -515,3 +515,9 @@ def test_claims_go_by_whatever_is_recorded(osscl, world):
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
     told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
     assert "0 holds, 0 refuted" in told and "which decide nothing" in told
+
+
+def test_a_note_stands_under_a_table_that_has_its_cell():
+    of_co2l, of_gem = (picked(TABLES["T1"], name).all_notes for name in ("p01-tinyimagenet/co2l", "all-labels/gem"))
+    assert any("Co2L looks at no" in note for note in of_co2l) and not any("51.0" in note for note in of_co2l)
+    assert of_gem == () and any("51.0" in note for note in TABLES["T1"].all_notes)

@@ -17,6 +17,16 @@ T = TypeVar("T")
 LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # numbers that tensors and JSON can hold
 
 
+def hints_of(kind: type) -> dict[str, Any]:
+    """What a dataclass declares of its fields; asking anew for every value of a hundred records takes a second."""
+    if kind not in _HINTS:
+        _HINTS[kind] = get_type_hints(kind)
+    return _HINTS[kind]
+
+
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
 def require(holds: bool, spec: object, name: str, allowed: str) -> None:
     """Refuse a spec at birth: which field, what it was given, what is allowed."""
     if not holds:
@@ -25,7 +35,7 @@ def require(holds: bool, spec: object, name: str, allowed: str) -> None:
 
 def require_choices(spec: Any) -> None:
     """Refuse a value outside the `Literal` that a field is declared with."""
-    for name, hint in get_type_hints(type(spec)).items():
+    for name, hint in hints_of(type(spec)).items():
         if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
             raise unknown(name, getattr(spec, name), [str(choice) for choice in get_args(hint)])
 
@@ -61,7 +71,7 @@ def content_id(value: Any, length: int = 12) -> str:
 
 def _identifying(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        hints = get_type_hints(type(value))
+        hints = hints_of(type(value))
         return {
             field.name: _identifying(_declared(hints[field.name], getattr(value, field.name)))
             for field in dataclasses.fields(value)
@@ -84,7 +94,7 @@ def from_plain(kind: type[T], data: Any, where: str = "") -> T:
     """The dataclass that `data` describes; an unknown key or a value of the wrong type is the user's error."""
     if not isinstance(data, Mapping):
         raise SpecError(f"{where or kind.__name__} must be a mapping of fields, got {data!r}")
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     names = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
     for key in data:
         if key not in names:
@@ -170,7 +180,7 @@ def _changed(spec: Any, group: Group, where: str) -> Any:
         if key not in names:
             raise unknown("field", place, names)
         if not isinstance(value, Group):
-            new[key] = convert(get_type_hints(type(spec))[key], value, place)
+            new[key] = convert(hints_of(type(spec))[key], value, place)
             continue
         inner = getattr(spec, key)
         if not dataclasses.is_dataclass(inner) or isinstance(inner, type):

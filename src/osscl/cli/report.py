@@ -34,6 +34,7 @@ def report(
 
     if form not in (PAGE, *FORMATS):
         raise unknown("format", form, (PAGE, *FORMATS))
+    refuse_missing(places)
     target = Path("report.html") if out is None and form == PAGE else out
     if target is not None and target.exists() and (target.is_dir() or not force):
         raise UserError(
@@ -51,14 +52,19 @@ def report(
     typer.echo(f"{len(records)} records; written to {target} ({len(text.encode()) / 1e6:.1f} MB)")
 
 
+def refuse_missing(places: Sequence[Path]) -> None:
+    for place in places:
+        if not place.exists():
+            raise UserError(f"no file or folder {place}; give folders of records, or records")
+
+
 def records_in(places: Sequence[Path]) -> "list[RunRecord]":
     """Every readable record in these folders and files, once; the others are named and left out."""
     from osscl.experiments.record import read_record, read_records
 
     found: dict[str, RunRecord] = {}
+    refuse_missing(places)
     for place in places:
-        if not place.exists():
-            raise UserError(f"no file or folder {place}; give folders of records, or records")
         records: list[RunRecord] = []
         problems: list[str] = []
         if place.is_dir():
@@ -67,6 +73,8 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
             try:
                 records = [read_record(place)]
             except DataError as error:
+                if len(places) == 1:
+                    raise
                 problems = [str(error)]
         for problem in problems:
             typer.echo(f"skipped: {problem}", err=True)

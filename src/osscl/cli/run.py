@@ -172,6 +172,9 @@ def stream(
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
         "memory": memory, "regime": regime, "validation": validation,
     }  # fmt: skip
+    for change in changes or []:
+        if not change.strip().startswith("scenario."):
+            raise SpecError(f"a stream has the fields of its scenario alone: leave --set {change} out")
     spec = with_seed(spec_of(name, flags, "ursl", "paper", changes or [], None), seed)
     refuse_to_overwrite(out)
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from osscl.errors import SpecError
 
 MOST_SEEDS = 1000  # of one command
+RENAMED = {"labeled": "labeled_fraction", "validation": "validation_share"}  # flags of fields with other names
 OWN_FLAGS = {"seed": "--seed", "stream": "--stream", "method": "--method"}
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def spec_of(
     else:
         made = scenario_of(experiment(name) if name is not None else None, flags)
     spec = make_spec(made, configuration(method), schedule_of(schedule), 0)
+    said = {key: value for key, value in flags.items() if given({key: value})}
+    by_flag = dict(zip((f"scenario.{RENAMED.get(key, key)}" for key in said), given(said), strict=True))
     own, ours, methods = {field.name for field in fields(RunSpec)} - {"method"}, [], []
     for change in changes:
         path = change.partition("=")[0].strip()
@@ -54,6 +57,8 @@ def spec_of(
             raise SpecError(f"{path} has a flag of its own: {OWN_FLAGS[path]}")
         if path.startswith("scenario.") and scenario is not None:
             raise SpecError(f"--stream brings the scenario: leave --set {path} out")
+        if (flag := by_flag.get(path)) is not None:
+            raise SpecError(f"--set {path} and {flag} say the same: leave one out")
         if path.split(".")[0] in own:
             ours.append(change)
         else:
@@ -78,8 +83,7 @@ def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
 
     from osscl.stream.scenario import ScenarioSpec
 
-    renamed = {"labeled": "labeled_fraction", "validation": "validation_share"}
-    given: dict[str, Any] = {renamed.get(key, key): value for key, value in flags.items() if value not in (None, [])}
+    given: dict[str, Any] = {RENAMED.get(key, key): value for key, value in flags.items() if value not in (None, [])}
     if "peripheral" in given:
         given["peripheral"] = tuple(name for entry in given["peripheral"] for name in entry.split(","))
     if base is None:

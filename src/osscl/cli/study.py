@@ -30,7 +30,7 @@ def study(
 
     refuse_to_overwrite(out)
     spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
-    found = study_references(spec, changes_of(variant), epochs, data, device)
+    found = study_references(spec, changes_of(variant, "reference"), epochs, data, device)
     trained = (
         f"{spec.schedule.epochs(epochs)} epochs on U_1 (schedule {schedule}: {found[0].updates} updates as in ursl)"
     )
@@ -59,7 +59,7 @@ def study_heads(
     from osscl.stored import refuse_to_overwrite
 
     refuse_to_overwrite(out)
-    found = study_heads(folder, changes_of(variant), data, device)
+    found = study_heads(folder, changes_of(variant, "head"), data, device)
     shown = table("head", "final %", "seconds")
     for row in found:
         shown.add_row(", ".join(row.changes) or "as in the run", number(row.final), number(row.seconds, 1))
@@ -83,7 +83,8 @@ def keep(out: Path | None, protocol: dict[str, object], variants: object, device
         write_text(out, json.dumps({**protocol, "made_by": made_by, "variants": plain(variants)}, indent=1) + "\n")
 
 
-def changes_of(variants: list[str] | None) -> list[list[str]]:
-    """No change, then those that were given."""
+def changes_of(variants: list[str] | None, part: str) -> list[list[str]]:
+    """No change, then those that were given, with or without the name of the part that they are of."""
     commas = re.compile(r",(?![^\[]*\])")  # those of a list stay
-    return [[], *([change for change in commas.split(entry) if change] for entry in variants or [])]
+    given = ([change for change in commas.split(entry) if change] for entry in variants or [])
+    return [[], *([change.strip().removeprefix(f"{part}.") for change in one] for one in given)]

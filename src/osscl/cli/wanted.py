@@ -31,7 +31,9 @@ DryRun = Annotated[bool, typer.Option(help="Show the runs and what they will cos
 Format = Annotated[str, typer.Option("--format", help="text, markdown, csv, latex.")]
 Results = Annotated[
     list[Path] | None,
-    typer.Option(metavar="DIR", help="Where records lie; may be repeated. The --out folder, and ./results if present."),
+    typer.Option(
+        metavar="DIR", help="Where records lie, in place of ./results; may be repeated. --out is read anyway."
+    ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Where data lies; else $OSSCL_DATA, else the cache.")]

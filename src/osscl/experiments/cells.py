@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from osscl.experiments.sizes import on_small_net
@@ -58,14 +59,22 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class Note:
+    """A word on some cells, by a pattern of their names; it stands under a table that has one of them."""
+
+    cells: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Table:
     """A table or figure of the paper, or one of our own."""
 
     id: str
     title: str  # what it shows, on whatever data
     cells: tuple[Cell, ...] = ()
-    notes: tuple[str, ...] = ()  # what a cell is, on whatever data
-    of_paper: tuple[str, ...] = ()  # notes on the paper's own data, numbers and words, and what was taken
+    notes: tuple[str | Note, ...] = ()  # what a cell is, on whatever data
+    of_paper: tuple[str | Note, ...] = ()  # notes on the paper's own data, numbers and words, and what was taken
     setting: str = ""  # the paper's data, as the title goes on with it
 
     @property
@@ -74,7 +83,12 @@ class Table:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        return *self.notes, *self.of_paper
+        """Those on the whole, and those on a cell that is there."""
+        told = (*self.notes, *self.of_paper)
+        return tuple(note if isinstance(note, str) else note.text for note in told if self._speaks_of(note))
+
+    def _speaks_of(self, note: str | Note) -> bool:
+        return isinstance(note, str) or any(fnmatchcase(cell.name, note.cells) for cell in self.cells)
 
 
 def _with_stand_in(change: str) -> str:

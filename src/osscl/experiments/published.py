@@ -1,6 +1,6 @@
 """Tables 1 to 3 of the paper, and the scenarios that its other tables share."""
 
-from osscl.experiments.cells import Cell, Published, Table, with_plus
+from osscl.experiments.cells import Cell, Note, Published, Table, with_plus
 from osscl.experiments.spec import EXPERIMENTS
 from osscl.methods.method import PAPER
 from osscl.stream.scenario import ScenarioSpec
@@ -20,8 +20,9 @@ ICARL: dict[str, tuple[str, ...]] = {
     "tinyimagenet": ("optimiser.rate=0.03", "optimiser.min_rate=0.03", "epochs=100"),
 }
 
-LABELS_ALONE = (
-    "Co2L looks at no unlabelled image: one run, on the first peripheral set, serves rows that differ in that set"
+LABELS_ALONE = Note(
+    "p*/co2l",
+    "Co2L looks at no unlabelled image: one run, on the first peripheral set, serves rows that differ in that set",
 )
 
 
@@ -31,7 +32,11 @@ def row_name(share: float, peripheral: str) -> str:
 
 
 def main_table(
-    id: str, main: str, rows: tuple[Row, ...], supervised: tuple[int, Pair, Pair, Pair], of_paper: tuple[str, ...]
+    id: str,
+    main: str,
+    rows: tuple[Row, ...],
+    supervised: tuple[int, Pair, Pair, Pair],
+    of_paper: tuple[str | Note, ...],
 ) -> Table:
     """Methods side by side: four settings with few labels, then all labels and no unlabelled image."""
     cells = []
@@ -67,7 +72,7 @@ T1 = main_table(
     ),
     # |M|, co2l, gem, icarl
     (200, (69.5, 0.6), (29.2, 0.5), (49.9, 1.7)),
-    ("51.0 ± 11.9: one of the paper's three runs has probably failed",),
+    (Note("p01-tinyimagenet/ursl", "51.0 ± 11.9: one of the paper's three runs has probably failed"),),
 )  # fmt: skip
 
 T2 = main_table(
@@ -79,7 +84,12 @@ T2 = main_table(
         (0.1, 1000, "tinyimagenet", (25.1, 0.1), (28.4, 1.4), (28.9, 0.3), (15.9, 0.2), (38.5, 0.7), (37.2, 0.3)),
     ),
     (1000, (35.1, 0.3), (22.4, 4.5), (34.4, 0.8)),
-    ("the text says URSL is best in almost all settings; in the paper's table DM is, at P=0.1 with tinyimagenet",),
+    (
+        Note(
+            "p10-tinyimagenet/dm",
+            "the text says URSL is best in almost all settings; in the paper's table DM is, at P=0.1 with tinyimagenet",
+        ),
+    ),
 )  # fmt: skip
 
 T3 = main_table(
@@ -92,7 +102,7 @@ T3 = main_table(
     ),
     (2000, (22.5, 0.5), (17.4, 0.3), (18.2, 0.2)),
     (
-        "Co2L at P=0.1 is printed as 15.1 and as 15.0, of one and the same setting",
+        Note("p10-*/co2l", "Co2L at P=0.1 is printed as 15.1 and as 15.0, of one and the same setting"),
         "GD and DM have the batches that they have on CIFAR; their repository halves them here, at 64 pixels",
     ),
 )  # fmt: skip

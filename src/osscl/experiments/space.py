@@ -67,7 +67,7 @@ def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
     written = dict(SPACES[named]) if named is not None else {}
     for entry in entries:
         field, equals, text = entry.partition("=")
-        if not equals:
+        if not equals or not text.strip():
             raise SpecError(f"a search is written field=[a, b], field=low..high[:log] or field=other, got {entry!r}")
         written[field.strip().removeprefix("method.")] = text.strip()
     space = tuple(

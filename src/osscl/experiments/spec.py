@@ -1,5 +1,6 @@
 """What runs: a frozen spec, its id, and the named experiments."""
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass, replace
@@ -46,7 +47,7 @@ class RunSpec:
         if config is not Elsewhere and config is not METHOD_TYPES.get(self.type, config):
             raise SpecError(f"{self.type} is a method of this package: rename {config.__qualname__}")
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Readable in front, unmistakable at the end."""
         return f"{self.type}-{self.scenario.main}-{self.schedule.name}-s{self.seed}-{content_id([self.type, self])}"
