@@ -138,6 +138,11 @@ class Forgetful(Ursl):
         self.memory.labeled = self.setting.no_images()
 
 
+class Stateless(Ursl):
+    def state(self):
+        return {}
+
+
 class StartsOver(Ursl):
     """Drops the cursor inside a phase: weights of the middle, updates from the first."""
 
@@ -168,6 +173,7 @@ class SwallowsStops(Ursl):
         (NeedsAWorld, "no world"),
         (Unordered, "classes met: "),
         (Forgetful, "saved and reloaded: memory"),
+        (Stateless, "saved and reloaded: load_state() asks for '"),
         (StartsOver, "continues exactly: "),
         (SwallowsStops, "continues exactly: "),
     ],

@@ -44,10 +44,11 @@ def watch_for(engine: "Engine", options: "Options", track: str | None) -> "Watch
 def watched(out: Path, track: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """What this run is, then how far it has come."""
     from osscl.cli.show import watching
+    from osscl.experiments.spec import name_of
 
     announce(spec, out)
     with (
-        watching(spec.id) as watcher,
+        watching(f"{name_of(spec)} on {spec.scenario.main}, seed {spec.seed}") as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as all_,
     ):
         yield all_

@@ -140,8 +140,7 @@ def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
         agent.learn(stream.step(t))
         handed_on.learn(stream.step(t))
         state = _reloaded(handed_on.state())
-        handed_on = make()
-        handed_on.load_state(state)
+        handed_on = _loaded(make(), state)
         name = _difference(state, _reloaded(handed_on.state()))
         _claim("saved and reloaded", name is None, f"{name} is lost where a loaded state is saved again")
         same = torch.equal(_answers(agent, images), _answers(handed_on, images))
@@ -233,6 +232,16 @@ def _reloaded(state: State) -> State:
     return read
 
 
+def _loaded(agent: Method, state: State) -> Method:
+    try:
+        agent.load_state(state)
+    except KeyError as error:
+        raise AssertionError(
+            f"saved and reloaded: load_state() asks for {error}, which state() has not said"
+        ) from error
+    return agent
+
+
 def _moments(edges: list[bool], most: int = 4) -> list[int]:
     """A few calls of keep() from all over the run, those at the edges of phases among them."""
     chosen: set[int] = set()
@@ -258,8 +267,7 @@ def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[Step
     except Interrupted:
         pass
     _claim("continues exactly", len(saved) == 1, f"stopped at keep() number {k + 1}, it went on to call it again")
-    resumed = make()
-    resumed.load_state(saved[0])
+    resumed = _loaded(make(), saved[0])
     name = _difference(saved[0], _reloaded(resumed.state()))
     _claim("continues exactly", name is None, f"{name} is lost where a state of keep() number {k + 1} is saved again")
     return resumed, reports + _learn(resumed, stream, len(reports))
