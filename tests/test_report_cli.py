@@ -66,8 +66,10 @@ def test_a_record_that_does_not_fit_together_is_named(refused, tmp_path):
     kept = next((RESULTS / "h200").glob("*.json"))
     data = json.loads(kept.read_text())
     (tmp_path / "one.json").write_text(json.dumps({**data, "overall": data["overall"][1:]}))
-    shown = refused("report", "one.json", words="no record of a finished run in one.json")
-    assert "skipped: one.json cannot be read as a record: accuracy, overall and steps are not those of" in shown
+    problem = "one.json cannot be read as a record: accuracy, overall and steps are not those of"
+    assert refused("report", "one.json", words=problem).count("\n") == 1
+    (tmp_path / "empty").mkdir()
+    assert f"skipped: {problem}" in refused("report", "one.json", "empty", words="no record of a finished run")
 
 
 def test_the_same_run_counts_once(osscl):

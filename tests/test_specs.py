@@ -66,7 +66,7 @@ def test_small_networks_run_on_one_thread_wherever_they_are_started_and_threads_
 
 
 def test_variants_are_split_at_commas_but_not_within_lists():
-    assert changes_of(["optimiser.milestones=[0.5, 0.75],batch=64", "tau=.2"]) == [
+    assert changes_of(["optimiser.milestones=[0.5, 0.75],batch=64", "reference.tau=.2"], "reference") == [
         [], ["optimiser.milestones=[0.5, 0.75]", "batch=64"], ["tau=.2"]
     ]  # fmt: skip
 

@@ -4,13 +4,13 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from osscl.data.images import Labeled
+from osscl.experiments.bits import difference, leaves
 from osscl.experiments.toy import ENOUGH, Maker, accuracy, held_out, maker, toy_stream
 from osscl.methods.method import Discerning, Method, State, StepReport
 from osscl.stored import read_state, write_state
@@ -68,11 +68,11 @@ def check_predict_changes_nothing(make: Maker, stream: Stream) -> None:
     """Asked twice, it answers the same, and leaves weights, buffers, modes, generators and the state as they were."""
     agent, images = make(), held_out(stream).images
     _learn(agent, stream)
-    before, noise = _leaves(agent, "", set()), torch.get_rng_state()
+    before, noise = leaves(agent, "", set()), torch.get_rng_state()
     first, second = _answers(agent, images), _answers(agent, images)
     _claim("predict changes nothing", torch.equal(first, second), "asked twice, it answers differently")
     _claim("predict changes nothing", torch.equal(noise, torch.get_rng_state()), "it uses torch's global generator")
-    name = _difference(before, _leaves(agent, "", set()))
+    name = difference(before, leaves(agent, "", set()))
     _claim("predict changes nothing", name is None, f"{name} is not what it was before predict()")
 
 
@@ -141,7 +141,7 @@ def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
         handed_on.learn(stream.step(t))
         state = _reloaded(handed_on.state())
         handed_on = _loaded(make(), state)
-        name = _difference(state, _reloaded(handed_on.state()))
+        name = difference(state, _reloaded(handed_on.state()))
         _claim("saved and reloaded", name is None, f"{name} is lost where a loaded state is saved again")
         same = torch.equal(_answers(agent, images), _answers(handed_on, images))
         _claim("saved and reloaded", same, f"after step {t + 1} the reloaded instance predicts otherwise")
@@ -236,9 +236,7 @@ def _loaded(agent: Method, state: State) -> Method:
     try:
         agent.load_state(state)
     except KeyError as error:
-        raise AssertionError(
-            f"saved and reloaded: load_state() asks for {error}, which state() has not said"
-        ) from error
+        raise AssertionError(f"saved and reloaded: load_state() asks for {error}, which state() has not") from error
     return agent
 
 
@@ -268,7 +266,7 @@ def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[Step
         pass
     _claim("continues exactly", len(saved) == 1, f"stopped at keep() number {k + 1}, it went on to call it again")
     resumed = _loaded(make(), saved[0])
-    name = _difference(saved[0], _reloaded(resumed.state()))
+    name = difference(saved[0], _reloaded(resumed.state()))
     _claim("continues exactly", name is None, f"{name} is lost where a state of keep() number {k + 1} is saved again")
     return resumed, reports + _learn(resumed, stream, len(reports))
 
@@ -278,29 +276,3 @@ def _costless(report: StepReport) -> list[Any]:
     phases = [(phase.name, phase.updates, phase.views) for phase in report.phases]
     gate = [value.tolist() if isinstance(value, Tensor) else value for value in vars(report.gate or object).values()]
     return [phases, dict(report.notes), gate]
-
-
-def _leaves(value: Any, place: str, seen: set[int]) -> dict[str, Any]:
-    """Tensors, generators and plain values of an object and all that it holds, by place; a network's modes, too."""
-    if isinstance(value, Tensor | Generator):
-        return {place: value.clone() if isinstance(value, Tensor) else value.get_state()}
-    if value is None or isinstance(value, bool | int | float | str):
-        return {place: value}
-    if id(value) in seen or isinstance(value, type | ModuleType):
-        return {}
-    seen.add(id(value))
-    inner = dict(enumerate(value)) if isinstance(value, list | tuple) else value
-    inner = inner if isinstance(inner, dict) else getattr(inner, "__dict__", {})
-    names = (key if isinstance(key, str) else i for i, key in enumerate(inner))
-    parts = [_leaves(part, f"{place}.{name}", seen) for name, part in zip(names, inner.values(), strict=True)]
-    return {key: leaf for part in parts for key, leaf in part.items()}
-
-
-def _difference(one: Any, other: Any) -> str | None:
-    """Where two states or their likes differ, bit for bit; None if they do not."""
-    ours, theirs = _leaves(one, "", set()), _leaves(other, "", set())
-    for name in {**ours, **theirs}:
-        a, b = ours.get(name, _leaves), theirs.get(name, _leaves)
-        if type(a) is not type(b) or not (torch.equal(a, b) if isinstance(a, Tensor) else a == b):
-            return name.lstrip(".")
-    return None
