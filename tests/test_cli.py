@@ -657,6 +657,7 @@ def test_a_run_leaves_a_record_and_is_not_run_again(osscl, copied):
     code, shown, errors = osscl(*DIGITS)
     assert (code, errors) == (0, "")
     assert "finished before" in shown and id_of(shown) == copied.name and "forgetting" in shown
+    assert "scenario:" not in shown and "scenario:" in osscl(*DIGITS, "--dry-run")[1]
     assert record.read_bytes() == before and json.loads(before)["id"] == copied.name
 
 
