@@ -23,12 +23,14 @@ from osscl.data import benchmarks
 from osscl.errors import Diverged
 from osscl.experiments.checkpoint import Options, occupied
 from osscl.experiments.evaluate import refuse_divergent_loss
+from osscl.experiments.outcomes import measured
 from osscl.experiments.record import read_records
 from osscl.experiments.run import run
 from osscl.experiments.saved import load
 from osscl.experiments.spec import configuration, experiment, make_spec, spec_from_plain
 from osscl.frozen import override
 from osscl.methods.method import SMOKE, Progress
+from osscl.report.tables import minutes
 from osscl.stored import read_state, write_state
 
 OSSCL = [sys.executable, "-m", "osscl"]
@@ -563,9 +565,23 @@ def test_a_run_that_other_code_went_on_with_names_both(osscl, tmp_path, monkeypa
     (record,), _ = read_records(tmp_path / "runs")
     assert record.made_by.commit == "third" and [part.commit for part in record.made_by.earlier] == ["first", "second"]
     elsewhere = replace(record.made_by, earlier=(replace(record.made_by.earlier[0], device="another"),))
-    assert record.made_by.timed and not elsewhere.timed
+    moved = replace(record, made_by=elsewhere)
+    assert minutes(record) is not None and minutes(moved) is None
+    assert measured(record, "learner") is not None and measured(moved, "learner") is None
     assert osscl("report", "runs", "--out", "page.html")[0] == 0
     assert "first on CPU" in (tmp_path / "page.html").read_text()
+
+
+def test_a_part_that_says_nothing_of_itself_is_not_taken_for_the_last(osscl, tmp_path):
+    command = [*DIGITS, "--method", "labels-only"]
+    assert osscl(*command, "--max-minutes", "0")[0] == 3
+    (checkpoint,) = (tmp_path / "runs").glob("*/checkpoint.safetensors")
+    state = read_state(checkpoint)
+    del state["carried_out"]
+    write_state(checkpoint, state)
+    assert osscl(*command)[0] == 0
+    (record,), _ = read_records(tmp_path / "runs")
+    assert record.made_by.earlier[0].commit == "unknown" and not record.made_by.timed
 
 
 def test_a_run_that_one_code_carried_out_names_it_once(osscl, tmp_path, monkeypatch):
@@ -588,6 +604,16 @@ def test_a_reference_from_a_shared_device_makes_no_time(begun_only, osscl, tmp_p
     records, _ = read_records(tmp_path / "runs")
     assert len(records) == 2 and all(record.made_by.shared_device for record in records)
     assert {phase.cached for record in records for phase in record.steps[0].phases} == {True, False}
+
+
+def test_a_reference_from_another_device_makes_no_time(osscl, tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    assert osscl(*DIGITS)[0] == 0
+    for kept in (tmp_path / "cache" / "references").glob("*.safetensors"):
+        write_state(kept, {**read_state(kept), "device": "another"})
+    assert osscl(*DIGITS, "--method", "ursl-plus")[0] == 0
+    records, _ = read_records(tmp_path / "runs")
+    assert {record.configuration: record.made_by.timed for record in records} == {"ursl": True, "ursl-plus": False}
 
 
 def test_a_checkpoint_of_another_version_is_told_and_left_alone(refused, osscl, tmp_path):
@@ -682,6 +708,15 @@ def test_runs_says_what_is_unfinished_and_what_is_at_work(osscl, tmp_path):
     assert "go on" in osscl("runs")[1]
 
 
+def test_a_method_elsewhere_goes_on_from_python(osscl, tmp_path):
+    osscl(*DIGITS, "--method", "labels-only", "--max-minutes", "0")
+    (file,) = (tmp_path / "runs").glob("*/spec.json")
+    spec = json.loads(file.read_text())
+    file.write_text(json.dumps({**spec, "method": {"type": "replay", "rate": 0.1}}))
+    shown = osscl("runs")[1]
+    assert "replay, smoke, seed 0" in shown and "go on: from Python, osscl.run(spec, method=...)" in shown
+
+
 def test_runs_says_where_there_are_none(osscl, tmp_path):
     (tmp_path / "empty").mkdir()
     assert osscl("runs", "empty")[:2] == (0, "no runs in empty\n")
@@ -710,8 +745,12 @@ def test_predict_takes_folders_and_leaves_out_what_it_cannot_read(osscl, finishe
     for name in ("b.png", "a.webp", "c.txt"):
         Image.new("L", (9, 9)).save(tmp_path / "photos" / name, "png")
     (tmp_path / "photos" / "damaged.jpg").write_text("no image")
-    code, shown, errors = osscl("predict", finished, "photos", "--format", "csv")
-    assert code == 2 and errors.startswith("skipped: photos/damaged.jpg cannot be read") and errors.count("\n") == 1
+    (tmp_path / "photos" / "album.png").mkdir()
+    Image.new("L", (9, 9)).save(tmp_path / "photos" / "album.png" / "inside.png")
+    (tmp_path / "empty").mkdir()
+    code, shown, errors = osscl("predict", finished, "empty", "photos", "--format", "csv")
+    assert code == 2 and errors.splitlines()[0] == "skipped: empty holds no images"
+    assert errors.splitlines()[1].startswith("skipped: photos/damaged.jpg cannot be read") and errors.count("\n") == 2
     header, first, second = shown.splitlines()
     assert header == "image,class,probability,score,looks known"
     assert first.startswith("photos/a.webp,") and second.startswith("photos/b.png,")
@@ -722,6 +761,7 @@ def test_predict_tells_programs_the_same(osscl, finished, tmp_path):
     (told,) = json.loads(osscl("predict", finished, "one.png", "--format", "json")[1])
     model = load(finished, "cpu")
     found = model.predict(model.read([tmp_path / "one.png"]))
+    assert torch.equal(model.read(str(tmp_path / "one.png")), model.read([tmp_path / "one.png"]))
     assert told["class"] == found.names[0] and told["looks known"] is bool(found.known[0])
     assert told["probability"] == pytest.approx(float(found.probabilities[0]), abs=1e-6)
     rows = json.loads(osscl("predict", finished, "--sample", "4", "--format", "json")[1])

@@ -196,9 +196,10 @@ def test_a_changed_configuration_goes_by_what_runs_shows(typed, tmp_path):
             (tmp_path / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
     code, shown, _ = typed("compare", "ursl", "ursl, learner.gamma=2", "--results", tmp_path)
     assert code == 0 and "0, 1 (n=2)" in shown
-    assert (
-        "ursl; ursl, learner.gamma=1; ursl, learner.gamma=2" in typed("compare", "ursl", "x", "--results", tmp_path)[2]
-    )
+    code, _, error = typed("compare", "ursl", "ursl*", "--results", tmp_path)
+    assert code == 2 and "several configurations" in error and "ursl, learner.gamma=1; ursl, learner.gamma=2" in error
+    error = typed("compare", "ursl", "x", "--results", tmp_path)[2]
+    assert "there are: ursl; ursl, learner.gamma=1; ursl, learner.gamma=2" in error
 
 
 def test_fields_say_what_a_run_is_whatever_it_was_called(typed, tmp_path):

@@ -120,9 +120,7 @@ def test_a_class_of_ones_own_is_not_named_like_a_method_of_the_packages():
 
 
 def test_a_spec_by_names_is_the_spec_of_what_they_name():
-    assert make_spec(EXPERIMENTS["digits"], "gem", "smoke", 0) == make_spec(
-        EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0
-    )
+    assert make_spec("digits", "gem", "smoke", 0) == make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +128,10 @@ def test_a_spec_by_names_is_the_spec_of_what_they_name():
     [
         ({"method": "gem"}, "method must be a config"),
         ({"schedule": "smoke"}, "schedule must be a Schedule"),
+        ({"method": GemConfig}, "method must be a config"),
+        ({"scenario": "digits"}, "scenario must be a ScenarioSpec"),
         ({"seed": "0"}, "seed must be a whole number"),
+        ({"seed": True}, "seed must be a whole number"),
     ],
 )
 def test_a_spec_of_the_wrong_kinds_is_refused(change, words):

@@ -35,6 +35,9 @@ def test_the_report_of_the_recorded_runs_is_one_file(osscl, tmp_path):
 def test_what_cannot_be_reported_is_one_line(refused, tmp_path):
     (tmp_path / "empty").mkdir()
     refused("report", "nowhere", words="no file or folder nowhere")
+    (tmp_path / "report.html").write_text("mine")
+    refused("report", "nowhere", words="no file or folder nowhere")  # that one exists is told of folders that do
+    (tmp_path / "report.html").unlink()
     refused("report", "empty", words="no record of a finished run in empty")
     refused("report", RESULTS, "--format", "pdf", words="allowed: html, md, csv, latex")
     refused("report", words="Missing argument")

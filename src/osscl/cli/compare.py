@@ -131,6 +131,12 @@ def records_of(side: str, results: Path) -> "list[RunRecord]":
         names = {method_name(one) if known_as(one).endswith("*") else known_as(one) for one in records}
         there = "; ".join(sorted(names)) or "none"
         raise UserError(f"{what} of {side!r} in {folder}; there are: {there}")
+    configs: dict[object, set[object]] = {}  # a schedule may size a configuration's networks
+    for record in found:
+        configs.setdefault((record.spec.scenario, record.spec.schedule), set()).add(record.spec.method)
+    if any(len(config) > 1 for config in configs.values()):
+        several = "; ".join(sorted(set(map(method_name, found))))
+        raise UserError(f"{side!r} stands for several configurations in {folder}, name one: {several}")
     return found
 
 

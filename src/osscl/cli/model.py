@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from osscl.data.images import ImageBank
     from osscl.experiments.saved import Model
 
-DASH = "—"
 ASKED = 400  # held-out rows of a set that the closing line speaks of
 
 
@@ -62,12 +61,17 @@ def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool
     """The images that can be read and their names; of several, one that cannot is told and left out."""
     import torch
 
-    from osscl.experiments.saved import image_files
+    from osscl.experiments.saved import image_files, read_images
 
-    rows, names, problems = [], [], []
-    for file in image_files(images):
+    files, rows, names, problems = list[Path](), [], [], []
+    for path in images:
         try:
-            rows.append(loaded.read([file]))
+            files += image_files(path)
+        except DataError as error:
+            problems.append(str(error))
+    for file in files:
+        try:
+            rows.append(read_images([file], loaded.images))
             names.append(str(file))
         except DataError as error:
             problems.append(str(error))
@@ -114,7 +118,7 @@ def _show(
 
 
 def _as_table(rows: "Sequence[dict[str, Any]]") -> None:
-    from osscl.cli.show import console, number, table
+    from osscl.cli.show import DASH, console, number, table
 
     shown = table(*rows[0])
     for row in rows:

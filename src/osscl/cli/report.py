@@ -63,7 +63,6 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
     from osscl.experiments.record import read_record, read_records
 
     found: dict[str, RunRecord] = {}
-    refuse_missing(places)
     for place in places:
         records: list[RunRecord] = []
         problems: list[str] = []

@@ -2,11 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from osscl.errors import UserError
+
+if TYPE_CHECKING:
+    from osscl.experiments.spec import RunSpec
 
 
 def names() -> None:
@@ -57,7 +60,7 @@ def runs(
         typer.echo(tables.markdown(records), nl=False)
         return
     begun = sorted(folder.glob("*/spec.json"))
-    unfinished = [spec for spec in begun if not (spec.parent / f"{spec.parent.name}.json").exists()]
+    unfinished = [file for file in begun if not (file.parent / f"{file.parent.name}.json").exists()]
     if not records and not unfinished:
         typer.echo(f"no runs in {folder}")
         return
@@ -68,34 +71,45 @@ def runs(
         name = f"{setting_words(record.spec.scenario)}: {how}"
         final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.minutes(record)
         shown.add_row(f"{name}\n{record.id}", final, number(record.forgetting), number(minutes))
-    at_work = {spec for spec in unfinished if is_occupied(spec.parent)}
-    for spec in unfinished:
-        state = "at work" if spec in at_work else "unfinished"
-        shown.add_row(f"{_begun_words(spec)}\n{spec.parent.name}", state, DASH, DASH)
+    specs = {file: _begun(file) for file in unfinished}
+    at_work = {file for file in unfinished if is_occupied(file.parent)}
+    for file in unfinished:
+        state = "at work" if file in at_work else "unfinished"
+        shown.add_row(f"{_words(specs[file])}\n{file.parent.name}", state, DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
-        typer.echo("NAME HASH: a configuration with several changes, which its record lists.")
-    for spec in unfinished:
-        if spec not in at_work:
-            typer.echo(f"go on: {_going_on(spec, folder)}")
+        typer.echo("NAME HASH: a configuration with several changes, or of a method elsewhere; its record lists them.")
+    for file in unfinished:
+        if file not in at_work:
+            typer.echo(f"go on: {_going_on(file, specs[file], folder)}")
 
 
-def _begun_words(file: Path) -> str:
-    """What an unfinished run is a run of, where its spec can be read."""
+def _begun(file: Path) -> "RunSpec | None":
+    """The spec of a run that has begun, where it can be read."""
     import json
 
-    from osscl.experiments.spec import name_of, spec_from_plain
-    from osscl.report.naming import setting_words
+    from osscl.experiments.spec import spec_from_plain
 
     try:
-        spec = spec_from_plain(json.loads(file.read_text(encoding="utf-8")), recorded=True)
-    except (OSError, ValueError, UserError):
+        return spec_from_plain(json.loads(file.read_text(encoding="utf-8")), recorded=True)
+    except (OSError, ValueError, RecursionError, UserError):
+        return None
+
+
+def _words(spec: "RunSpec | None") -> str:
+    from osscl.experiments.spec import name_of
+    from osscl.report.naming import setting_words
+
+    if spec is None:
         return "a spec that cannot be read"
     return f"{setting_words(spec.scenario)}: {name_of(spec)}, {spec.schedule.name}, seed {spec.seed}"
 
 
-def _going_on(spec: Path, folder: Path) -> str:
+def _going_on(file: Path, spec: "RunSpec | None", folder: Path) -> str:
     from osscl.cli.show import quoted
+    from osscl.experiments.spec import Elsewhere
 
-    rows = ["--stream", "FILE"] if '"stream": "' in spec.read_text(errors="replace") else []
-    return quoted("osscl", "run", "--spec", spec, *rows, "--out", folder)
+    if spec is not None and isinstance(spec.method, Elsewhere):
+        return f"from Python, osscl.run(spec, method=...) with the class of {spec.type}: {file.parent.name}"
+    rows = ["--stream", "FILE"] if spec is not None and spec.stream is not None else []
+    return quoted("osscl", "run", "--spec", file, *rows, "--out", folder)

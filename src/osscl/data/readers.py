@@ -104,7 +104,8 @@ def pictures_in(folder: Path, kinds: Container[str] = PICTURES) -> list[Path]:
     """The image files right in a folder; Caltech-256 has others among them, and macOS adds hidden ones."""
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: expected a folder of images")
-    found = [path for path in folder.iterdir() if path.suffix.lower() in kinds and not path.name.startswith(".")]
+    visible = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    found = [path for path in visible if path.suffix.lower() in kinds and not path.is_dir()]
     if not found:
         raise DataError(f"{folder} holds no images")
     return sorted(found)

@@ -140,7 +140,7 @@ def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
         agent.learn(stream.step(t))
         handed_on.learn(stream.step(t))
         state = _reloaded(handed_on.state())
-        handed_on = _loaded(make(), state)
+        handed_on = _loaded("saved and reloaded", make(), state)
         name = difference(state, _reloaded(handed_on.state()))
         _claim("saved and reloaded", name is None, f"{name} is lost where a loaded state is saved again")
         same = torch.equal(_answers(agent, images), _answers(handed_on, images))
@@ -232,11 +232,11 @@ def _reloaded(state: State) -> State:
     return read
 
 
-def _loaded(agent: Method, state: State) -> Method:
+def _loaded(claim: str, agent: Method, state: State) -> Method:
     try:
         agent.load_state(state)
     except KeyError as error:
-        raise AssertionError(f"saved and reloaded: load_state() asks for {error}, which state() has not") from error
+        raise AssertionError(f"{claim}: load_state() asks for {error}, which state() has not") from error
     return agent
 
 
@@ -265,7 +265,7 @@ def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[Step
     except Interrupted:
         pass
     _claim("continues exactly", len(saved) == 1, f"stopped at keep() number {k + 1}, it went on to call it again")
-    resumed = _loaded(make(), saved[0])
+    resumed = _loaded("continues exactly", make(), saved[0])
     name = difference(saved[0], _reloaded(resumed.state()))
     _claim("continues exactly", name is None, f"{name} is lost where a state of keep() number {k + 1} is saved again")
     return resumed, reports + _learn(resumed, stream, len(reports))

@@ -126,7 +126,8 @@ class Saver:
             raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
         agent.load_state(saved["method"])
         steps = [from_plain(StepRecord, step) for step in saved["steps"]]
-        parts = [from_plain(Session, part) for part in saved.get("carried_out", ())]  # older versions did not say
+        untold = [{"commit": "unknown", "device": "unknown", "torch": "unknown"}]  # older versions did not say
+        parts = [from_plain(Session, part) for part in saved.get("carried_out", untold)]
         return Position(
             saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
             saved["sessions"] + 1, [part for part in parts if part != self.session],

@@ -63,9 +63,10 @@ class Model:
         """The score above which an image looks known, as the last step set it; None where the method does not tell."""
         return self.agent.known_above if isinstance(self.agent, Discerning) else None
 
-    def read(self, paths: Sequence[str | Path]) -> Tensor:
+    def read(self, paths: str | Path | Sequence[str | Path]) -> Tensor:
         """Image files, and those right in folders, as `predict` wants them: their central square at this size."""
-        return read_images(image_files([Path(path) for path in paths]), self.images)
+        given = [paths] if isinstance(paths, str | Path) else paths
+        return read_images([file for path in given for file in image_files(Path(path))], self.images)
 
     def predict(self, images: Tensor | np.ndarray[Any, Any], threshold: float | None = None) -> Prediction:
         """Labels and scores of (n, channels, size, size) uint8 images; known above `threshold`, or the run's own."""
@@ -133,10 +134,10 @@ def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Mo
     return Model(agent, images, saved["class_names"], where)
 
 
-def image_files(paths: Sequence[Path]) -> list[Path]:
+def image_files(path: Path) -> list[Path]:
     """The files that are meant: a folder stands for the images right in it."""
     kinds = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-    return [file for path in paths for file in (pictures_in(path, kinds) if path.is_dir() else [path])]
+    return pictures_in(path, kinds) if path.is_dir() else [path]
 
 
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:

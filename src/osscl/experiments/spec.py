@@ -37,9 +37,11 @@ class RunSpec:
     stream: str | None = added_later(None, legacy=None)  # digest of rows that are not the ones scenario and seed give
 
     def __post_init__(self) -> None:
-        require(isinstance(self.seed, int), self, "seed", "a whole number")
+        require(isinstance(self.scenario, ScenarioSpec), self, "scenario", "a ScenarioSpec")
+        require(type(self.seed) is int, self, "seed", "a whole number")
         require(isinstance(self.schedule, Schedule), self, "schedule", "a Schedule, as in osscl.SCHEDULES")
-        require(is_dataclass(self.method), self, "method", "a config, as in osscl.CONFIGURATIONS")
+        given = is_dataclass(self.method) and not isinstance(self.method, type)
+        require(given, self, "method", "a config, as in osscl.CONFIGURATIONS")
         require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         if any(self.schedule.name == known.name and self.schedule != known for known in (PAPER, SHORT)):
             raise SpecError(f"schedule.name={self.schedule.name} stands for another schedule; name this one otherwise")
@@ -89,7 +91,9 @@ def schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
-_named_schedule = schedule  # where a parameter has its name
+def scheduled(given: Schedule | str) -> Schedule:
+    """The schedule that is given, or the one of its name."""
+    return schedule(given) if isinstance(given, str) else given
 
 
 def experiment(name: str) -> ScenarioSpec:
@@ -99,11 +103,12 @@ def experiment(name: str) -> ScenarioSpec:
     return EXPERIMENTS[name]
 
 
-def make_spec(scenario: ScenarioSpec, method: Any, schedule: Schedule | str, seed: int) -> RunSpec:
-    """A spec in which the schedule's own demands on the method are carried out; both may be given by name."""
+def make_spec(scenario: ScenarioSpec | str, method: Any, schedule: Schedule | str, seed: int) -> RunSpec:
+    """A spec in which the schedule's own demands on the method are carried out; all may be given by name."""
+    world = experiment(scenario) if isinstance(scenario, str) else scenario
     config = configuration(method) if isinstance(method, str) else method
-    chosen = _named_schedule(schedule) if isinstance(schedule, str) else schedule
-    return RunSpec(scenario, sized(config, chosen), chosen, seed)
+    asked = RunSpec(world, config, scheduled(schedule), seed)
+    return replace(asked, method=sized(config, asked.schedule))
 
 
 def name_of(spec: RunSpec) -> str:

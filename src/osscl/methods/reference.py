@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.device import Replay
+from osscl.device import Replay, device_name
 from osscl.frozen import content_id, from_plain, plain, require, require_choices
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Shuffled, with_draws
@@ -177,13 +177,17 @@ class Reference:
         if found is None:
             return None
         self._load_networks(found["networks"])
-        return replace(from_plain(PhaseReport, found["cost"]), cached=True)
+        cost = from_plain(PhaseReport, found["cost"])
+        here = device_name(self.runtime.device)
+        elsewhere = found.get("device", here) != here  # its seconds are no more a measure than if it had been shared
+        return replace(cost, cached=True, shared=cost.shared or elsewhere)
 
     def _to_cache(self, key: str, cost: PhaseReport, some: Tensor) -> None:
         """Keep the network for others, unless what it makes of some images shows that it has diverged."""
         if self.runtime.reference_cache is None or not bool(in_chunks(self.encoder, some).isfinite().all()):
             return
-        entry = {"networks": self._networks(), "cost": plain(cost), "written": time.time()}
+        device = device_name(self.runtime.device)
+        entry = {"networks": self._networks(), "cost": plain(cost), "device": device, "written": time.time()}
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not the run
             write_state(self.runtime.reference_cache / key, entry)
 

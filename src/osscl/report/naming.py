@@ -40,10 +40,10 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
 def method_name(record: RunRecord) -> str:
     """The configuration's name; of one that has none, or no longer, the nearest named one and what differs from it."""
     method, name = record.spec.method, name_of(record.spec)
+    if type(method) not in map(type, CONFIGURATIONS.values()):  # elsewhere: nobody here knows its usual fields
+        return f"{name} {content_id(method, 6)}"
     if not name.endswith("*"):
         return name
-    if type(method) not in map(type, CONFIGURATIONS.values()):
-        return record.configuration
     near = [(name, changes(plain(config), plain(method))) for name, config in _named_configs(type(method))]
     # What it was called when it ran comes first: the name may stand for something else by now.
     near = [one for one in near if one[0] == record.configuration] or near

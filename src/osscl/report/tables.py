@@ -6,7 +6,7 @@ from statistics import mean, pstdev
 from osscl.experiments.claims import only_tries
 from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
-from osscl.experiments.spec import Elsewhere, name_of
+from osscl.experiments.spec import name_of
 from osscl.methods import CONFIGURATIONS
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_and_n, setting_words
@@ -24,8 +24,7 @@ def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     groups: dict[object, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: record.spec.seed):
         spec = record.spec
-        name = record.configuration if isinstance(spec.method, Elsewhere) else None  # the fields say which it is
-        same = (spec.scenario, spec.method, spec.schedule, spec.stream, name)
+        same = (spec.scenario, spec.method, spec.schedule, spec.stream)  # what it was called says nothing more
         groups.setdefault(same, []).append(record)
     return sorted(groups.values(), key=_place)
 

@@ -24,7 +24,7 @@ def phase_seconds(entry: Entry) -> Seconds:
 
 
 def time_by_phase(chapter: Chapter) -> Figure | None:
-    """What came from the cache counts as it cost when it was made; runs that shared their device are left out; None
+    """What came from the cache counts as it cost when it was made; runs whose seconds are no measure are left out; None
     where no phase was timed."""
     entries = [entry for entry in chapter.entries if all(run.made_by.timed for run in entry.runs)]
     totals = [phase_seconds(entry) for entry in entries]
