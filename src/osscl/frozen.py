@@ -17,14 +17,14 @@ T = TypeVar("T")
 LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # numbers that tensors and JSON can hold
 
 
+_HINTS: dict[type, dict[str, Any]] = {}
+
+
 def hints_of(kind: type) -> dict[str, Any]:
     """What a dataclass declares of its fields; asking anew for every value of a hundred records takes a second."""
     if kind not in _HINTS:
         _HINTS[kind] = get_type_hints(kind)
     return _HINTS[kind]
-
-
-_HINTS: dict[type, dict[str, Any]] = {}
 
 
 def require(holds: bool, spec: object, name: str, allowed: str) -> None:

@@ -46,7 +46,7 @@ def watched(out: Path, track: str | None, spec: "RunSpec") -> "Iterator[Watcher]
     from osscl.cli.show import watching
     from osscl.experiments.spec import name_of
 
-    announce(spec, out, whole=not (out / spec.id / f"{spec.id}.json").exists())
+    announce(spec, out)
     with (
         watching(f"{name_of(spec)} on {spec.scenario.main}, seed {spec.seed}") as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as all_,
@@ -61,14 +61,15 @@ def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
     return tracking(out / spec.id / "tensorboard", beside)
 
 
-def announce(spec: "RunSpec", out: Path, *, whole: bool = True) -> None:
-    """The spec in full unless it is not `whole`, its id and its folder."""
+def announce(spec: "RunSpec", out: Path, *, whole: bool = False) -> None:
+    """Its id and its folder; before them the spec in full, of a finished run where the `whole` is asked for."""
     import yaml
 
     from osscl.experiments.spec import describe_schedule, name_of, spec_to_plain
 
-    if whole:
+    finished = (out / spec.id / f"{spec.id}.json").exists()
+    if whole or not finished:
         typer.echo(yaml.safe_dump(spec_to_plain(spec), sort_keys=False).rstrip())
     typer.echo(f"# {name_of(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}")
-    if (out / spec.id / f"{spec.id}.json").exists():
+    if finished:
         typer.echo("# finished before; nothing is run again")

@@ -85,7 +85,7 @@ def run(
     if dry_run:
         specs, _ = _with_stream(specs, manifest, options, where)
         for spec in specs:
-            announce(spec, out)
+            announce(spec, out, whole=True)
         return
     _carry_out(specs, options, where, track, manifest)
 
@@ -104,7 +104,7 @@ def _carry_out(
     specs, stream = _with_stream(specs, manifest, options, engine)
     if engine.name == "ray":
         for spec in specs:
-            announce(spec, options.out)
+            announce(spec, options.out, whole=True)
     records = in_time(specs, options, engine, watch)
     if stream is not None:
         records = iter([carry_out_one(specs[0], options, watch, stream)])

@@ -48,8 +48,9 @@ def runs(
     from osscl.cli.show import DASH, console, number, table
     from osscl.experiments.checkpoint import is_occupied
     from osscl.experiments.record import read_records
+    from osscl.experiments.spec import name_of
     from osscl.report import tables
-    from osscl.report.naming import method_name, setting_words
+    from osscl.report.naming import method_name
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the one that --out named")
@@ -67,15 +68,15 @@ def runs(
     shown = table("run", "final %", "forgetting", "minutes")
     methods = [method_name(record) for record in records]
     for record, method in zip(records, methods, strict=True):
-        how = f"{method}, {record.spec.schedule.name}, seed {record.spec.seed}"
-        name = f"{setting_words(record.spec.scenario)}: {how}"
         final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.minutes(record)
-        shown.add_row(f"{name}\n{record.id}", final, number(record.forgetting), number(minutes))
+        shown.add_row(f"{_words(record.spec, method)}\n{record.id}", final, number(record.forgetting), number(minutes))
     specs = {file: _begun(file) for file in unfinished}
     at_work = {file for file in unfinished if is_occupied(file.parent)}
     for file in unfinished:
         state = "at work" if file in at_work else "unfinished"
-        shown.add_row(f"{_words(specs[file])}\n{file.parent.name}", state, DASH, DASH)
+        spec = specs[file]
+        words = "a spec that cannot be read" if spec is None else _words(spec, name_of(spec))
+        shown.add_row(f"{words}\n{file.parent.name}", state, DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
         typer.echo("NAME HASH: a configuration with several changes, or of a method elsewhere; its record lists them.")
@@ -96,13 +97,10 @@ def _begun(file: Path) -> "RunSpec | None":
         return None
 
 
-def _words(spec: "RunSpec | None") -> str:
-    from osscl.experiments.spec import name_of
+def _words(spec: "RunSpec", method: str) -> str:
     from osscl.report.naming import setting_words
 
-    if spec is None:
-        return "a spec that cannot be read"
-    return f"{setting_words(spec.scenario)}: {name_of(spec)}, {spec.schedule.name}, seed {spec.seed}"
+    return f"{setting_words(spec.scenario)}: {method}, {spec.schedule.name}, seed {spec.seed}"
 
 
 def _going_on(file: Path, spec: "RunSpec | None", folder: Path) -> str:

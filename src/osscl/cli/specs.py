@@ -38,8 +38,7 @@ def spec_of(
     """The spec that a name, flags and changes make."""
     from dataclasses import fields, replace
 
-    from osscl.experiments.spec import RunSpec, configuration, experiment, make_spec
-    from osscl.experiments.spec import schedule as schedule_of
+    from osscl.experiments.spec import RunSpec, experiment, make_spec
     from osscl.frozen import from_plain, override
     from osscl.stream.scenario import ScenarioSpec
 
@@ -47,9 +46,8 @@ def spec_of(
         made = from_plain(ScenarioSpec, scenario, "scenario")
     else:
         made = scenario_of(experiment(name) if name is not None else None, flags)
-    spec = make_spec(made, configuration(method), schedule_of(schedule), 0)
-    said = {key: value for key, value in flags.items() if given({key: value})}
-    by_flag = dict(zip((f"scenario.{RENAMED.get(key, key)}" for key in said), given(said), strict=True))
+    spec = make_spec(made, method, schedule, 0)
+    by_flag = {f"scenario.{RENAMED.get(key, key)}": as_typed(key) for key in said(flags)}
     own, ours, methods = {field.name for field in fields(RunSpec)} - {"method"}, [], []
     for change in changes:
         path = change.partition("=")[0].strip()
@@ -83,7 +81,7 @@ def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
 
     from osscl.stream.scenario import ScenarioSpec
 
-    given: dict[str, Any] = {RENAMED.get(key, key): value for key, value in flags.items() if value not in (None, [])}
+    given: dict[str, Any] = {RENAMED.get(key, key): value for key, value in said(flags).items()}
     if "peripheral" in given:
         given["peripheral"] = tuple(name for entry in given["peripheral"] for name in entry.split(","))
     if base is None:
@@ -125,8 +123,15 @@ def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
 
 def given(flags: dict[str, Any]) -> list[str]:
     """Names of the flags that were given, as they are typed."""
-    names = [key for key, value in flags.items() if value is not None and value != []]
-    return ["the experiment" if key == "experiment" else f"--{key.replace('_', '-')}" for key in names]
+    return [as_typed(key) for key in said(flags)]
+
+
+def said(flags: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in flags.items() if value is not None and value != []}
+
+
+def as_typed(flag: str) -> str:
+    return "the experiment" if flag == "experiment" else f"--{flag.replace('_', '-')}"
 
 
 def manifest_of(path: Path | None, flags: dict[str, Any]) -> dict[str, Any] | None:

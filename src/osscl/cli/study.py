@@ -23,13 +23,12 @@ def study(
     from rich.table import Table
 
     from osscl.cli.show import number
-    from osscl.experiments.spec import configuration, experiment, make_spec
-    from osscl.experiments.spec import schedule as schedule_of
+    from osscl.experiments.spec import make_spec
     from osscl.experiments.study import study_references
     from osscl.stored import refuse_to_overwrite
 
     refuse_to_overwrite(out)
-    spec = make_spec(experiment(name), configuration("ursl"), schedule_of(schedule), seed)
+    spec = make_spec(name, "ursl", schedule, seed)
     found = study_references(spec, changes_of(variant, "reference"), epochs, data, device)
     trained = (
         f"{spec.schedule.epochs(epochs)} epochs on U_1 (schedule {schedule}: {found[0].updates} updates as in ursl)"

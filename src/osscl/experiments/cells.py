@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 from osscl.experiments.sizes import on_small_net
-from osscl.experiments.spec import RunSpec, configuration, make_spec
+from osscl.experiments.spec import RunSpec, make_spec
 from osscl.frozen import override
 from osscl.methods.method import DEMO, Schedule
 from osscl.stream.scenario import ScenarioSpec
@@ -50,7 +50,7 @@ class Cell:
 
     def spec(self, schedule: Schedule, seed: int) -> RunSpec:
         """The run of this cell, completely."""
-        made = make_spec(self.scenario, configuration(self.configuration), schedule, seed)
+        made = make_spec(self.scenario, self.configuration, schedule, seed)
         sized = schedule.small_net or schedule == DEMO  # by make_spec
         method = on_small_net(made.method) if self.small and not sized else made.method
         small = self.small or sized
@@ -60,10 +60,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Note:
-    """A word on some cells, by a pattern of their names; it stands under a table that has one of them."""
+    """A word on some cells, by patterns of their names and configurations; it stands under a table that has one."""
 
     cells: str
     text: str
+    configurations: str = "*"
+
+    def is_on(self, cell: Cell) -> bool:
+        return fnmatchcase(cell.name, self.cells) and fnmatchcase(cell.configuration, self.configurations)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Table:
         return tuple(note if isinstance(note, str) else note.text for note in told if self._speaks_of(note))
 
     def _speaks_of(self, note: str | Note) -> bool:
-        return isinstance(note, str) or any(fnmatchcase(cell.name, note.cells) for cell in self.cells)
+        return isinstance(note, str) or any(map(note.is_on, self.cells))
 
 
 def _with_stand_in(change: str) -> str:

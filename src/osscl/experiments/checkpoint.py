@@ -21,6 +21,8 @@ from osscl.frozen import from_plain, plain
 from osscl.methods.method import Method, Progress
 from osscl.stored import SUFFIX, read_state, write_state
 
+UNTOLD = Session("unknown", "unknown", "unknown")  # of checkpoints of older versions
+
 
 class Watcher(Protocol):
     """Somebody who looks on."""
@@ -126,8 +128,7 @@ class Saver:
             raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
         agent.load_state(saved["method"])
         steps = [from_plain(StepRecord, step) for step in saved["steps"]]
-        untold = [{"commit": "unknown", "device": "unknown", "torch": "unknown"}]  # older versions did not say
-        parts = [from_plain(Session, part) for part in saved.get("carried_out", untold)]
+        parts = [from_plain(Session, part) for part in saved["carried_out"]] if "carried_out" in saved else [UNTOLD]
         return Position(
             saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
             saved["sessions"] + 1, [part for part in parts if part != self.session],

@@ -136,8 +136,9 @@ def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Mo
 
 def image_files(path: Path) -> list[Path]:
     """The files that are meant: a folder stands for the images right in it."""
-    kinds = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
-    return pictures_in(path, kinds) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    return pictures_in(path, {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN})
 
 
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:

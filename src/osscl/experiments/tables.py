@@ -13,8 +13,7 @@ OURS = "URSL's cells run ursl: the paper's algorithm; optimisers, projector and 
 
 def _noted(table: Table) -> Table:
     """The table, with a word on what runs in URSL's cells."""
-    ours = Note("*/ursl*", OURS) if table.id in ("T1", "T2", "T3") else OURS  # the others have no methods but URSL
-    return replace(table, notes=(*table.notes, ours)) if table.cells else table
+    return replace(table, notes=(*table.notes, Note("*", OURS, configurations="ursl*")))
 
 
 TABLES: Mapping[str, Table] = {

@@ -55,9 +55,11 @@ def titled_table(section: TableSection) -> str:
     """A card. Cells of the paper without a number of ours are folded away, so that one sees what there is."""
     ours = section.columns.index("ours") if "ours" in section.columns else None
     without = [row for row in section.rows if ours is not None and row[ours] == DASH]
-    shown = table(replace(section, rows=[row for row in section.rows if row not in without]))
-    rest = table(replace(section, title=f"{section.title}: cells without a number of ours", rows=without))
-    folded = details(f"{len(without)} of {len(section.rows)} cells without a number of ours", rest) if without else ""
+    shown = table(replace(section, rows=[row for row in section.rows if ours is None or row[ours] != DASH]))
+    words, folded = "cells without a number of ours", ""
+    if without:
+        rest = table(replace(section, title=f"{section.title}: {words}", rows=without))
+        folded = details(f"{len(without)} of {len(section.rows)} {words}", rest)
     note = f"<p class=note>{prose(section.note)}</p>" if section.note else ""
     return f"<section class=card><h3>{prose(section.title)}</h3>{shown}{folded}{note}</section>"
 
