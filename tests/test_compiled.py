@@ -1,18 +1,23 @@
 """What a GPU does to the loops, tried on a CPU: some batches compiled, some not, within one update."""
 
 import functools
+import shutil
 
 import pytest
 import torch
 
 from osscl import device
 from osscl.data.images import Labeled
+from osscl.experiments.toy import maker, toy_stream
+from osscl.methods import gem
 from osscl.methods import learner as learners
 from osscl.methods.learner import Learner, LearnerConfig, Lesson
 from osscl.methods.method import PhaseLog, Runtime, Schedule, Setting
 from osscl.vision.augment import Augmentation
-from osscl.vision.encoder import EncoderConfig, ImageFormat
+from osscl.vision.classifier import Classifier
+from osscl.vision.encoder import EncoderConfig, ImageFormat, features_of, placed
 
+COLOUR = ImageFormat(3, 32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 FROM = 24  # rows from which a batch is compiled here
 
 
@@ -54,3 +59,52 @@ def test_compiled_updates_are_the_plain_ones(compiling, monkeypatch):
     plain = learn(30, 32)
     for a, b in zip(compiled.encoder.parameters(), plain.encoder.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
+def test_a_compiled_pass_gives_several_gradients():
+    rng = torch.Generator().manual_seed(0)
+    net = placed(lambda: Classifier("small", COLOUR, torch.float32), rng, torch.device("cpu"))
+    net.head.grow(4, rng)
+    net.learning(True)
+    x = torch.rand(30, 3, 32, 32, generator=rng)
+
+    def gradients(features):
+        losses = net.head(features(x, net)).logsumexp(1).split((10, 20))
+        return [torch.autograd.grad(part.sum(), list(net.parameters()), retain_graph=True) for part in losses]
+
+    with device.compiled_for_several_gradients():
+        compiled = gradients(device._compiled(features_of.__wrapped__))
+    torch.testing.assert_close(compiled, gradients(features_of.__wrapped__), rtol=1e-3, atol=1e-5)
+    torch.compiler.reset()
+
+
+def test_small_batches_are_compiled_inside_the_block_alone():
+    class OnCuda(torch.Tensor):
+        is_cuda = True
+
+    rows = torch.rand(4, 1).as_subclass(OnCuda)
+    assert not device.worth_compiling(rows)
+    with device.compiled_for_several_gradients():
+        assert device.worth_compiling(rows)
+    assert not device.worth_compiling(rows)
+
+
+@pytest.mark.parametrize(("many", "compiles"), [(1, True), (1000, False)])
+def test_gem_compiles_what_many_updates_repay(compiling, monkeypatch, many, compiles):
+    monkeypatch.setattr(gem, "MANY", many)
+    stream = toy_stream()
+    agent = maker(gem.Gem, gem.GemConfig("small"), stream)(updates=2)
+    counted = []
+    find = gem.GemUpdate._find_together
+
+    def watched(self, *inputs):
+        counted.append((len(self.past), agent.model.compiles, self.compiled))
+        return find(self, *inputs)
+
+    monkeypatch.setattr(gem.GemUpdate, "_find_together", watched)
+    for t in range(2):
+        agent.learn(stream.step(t))
+    assert [past > 0 for past, _, _ in counted] == [False, False, True, True]
+    assert all(now == then == (compiles and past > 0) for past, now, then in counted)
+    assert agent.model.compiles

@@ -85,3 +85,9 @@ def test_what_looks_known_is_told(name, changes, precision):
     agent, stream = trained(name, precision, *changes)
     found = judge_known(agent, stream, len(stream) - 1)
     assert found is not None and math.isfinite(found.threshold) and found.auroc is not None
+
+
+def test_gem_compiled_is_gem(monkeypatch):
+    plain = predicted("gem", torch.float32)
+    monkeypatch.setattr(gem_method, "MANY", 1)
+    torch.testing.assert_close(predicted("gem", torch.float32), plain, rtol=1e-2, atol=1e-3)

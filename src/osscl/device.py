@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 import torch
+import torch._functorch.config
 from torch import Tensor
 
 from osscl.errors import SpecError
@@ -75,7 +76,25 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def worth_compiling(rows: Tensor) -> bool:
-    return rows.is_cuda and len(rows) >= WORTH_COMPILING
+    return rows.is_cuda and len(rows) >= (1 if _repaid else WORTH_COMPILING)
+
+
+_repaid = False  # by so many updates that a graph for a small batch is worth its while
+
+
+@contextlib.contextmanager
+def compiled_for_several_gradients() -> Iterator[None]:
+    """Inside the block batches of all sizes are compiled, and one pass may be gone back through more than once.
+
+    As a rule a compiled backward pass may write over what the forward pass kept for it, and torch refuses a second one.
+    """
+    global _repaid
+    before, _repaid = _repaid, True
+    try:
+        with torch._functorch.config.patch(donated_buffer=False):
+            yield
+    finally:
+        _repaid = before
 
 
 @functools.cache

@@ -5,7 +5,7 @@ nearest one that does not.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osscl.data.images import Labeled, columns_of
-from osscl.device import Replay, SideBySide
+from osscl.device import Replay, SideBySide, compiled_for_several_gradients
 from osscl.frozen import require, require_choices
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
@@ -30,6 +30,7 @@ from osscl.vision.encoder import in_chunks, placed
 from osscl.vision.weak import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.03, min_rate=0.03, decay=0.0, momentum=0.0)
+MANY = 4000  # updates, which repay compiling for their one small batch
 RIDGE = 1e-3  # on the diagonal of the dual problem, as the authors' code has it
 
 
@@ -58,21 +59,21 @@ class GemConfig:
 def dual_weights(among: Tensor, with_new: Tensor, margin: float) -> Tensor:
     """How much of each past gradient is to be added to the new one, (k,); zeros where none is violated.
 
-    `among` are the past gradients' products (k, k), `with_new` theirs with the new gradient (k,). The dual of the
-    paper's Eq. 11: min_v v'(GG' + ridge)v / 2 + (Gg)'v over v >= margin; shifted by the margin it is non-negative least
-    squares.
+    `among` are the past gradients' products (k, k), `with_new` theirs with the new gradient (k,), both on the CPU. The
+    dual of the paper's Eq. 11: min_v v'(GG' + ridge)v / 2 + (Gg)'v over v >= margin; shifted by the margin it is
+    non-negative least squares.
     """
     if bool((with_new >= 0).all()) or not bool(among.isfinite().all() & with_new.isfinite().all()):
         return torch.zeros_like(with_new)  # what has diverged is told after the step
     from scipy.optimize import nnls
 
-    values, vectors = np.linalg.eigh(among.double().cpu().numpy() + RIDGE * np.eye(len(among)))
+    values, vectors = np.linalg.eigh(among.double().numpy() + RIDGE * np.eye(len(among)))
     # Rounding may leave gradients that are alike a value below the ridge.
     root = vectors * np.sqrt(values.clip(min=RIDGE))
     gram = root @ root.T
-    linear = with_new.double().cpu().numpy() + gram @ np.full(len(among), margin)
+    linear = with_new.double().numpy() + gram @ np.full(len(among), margin)
     shifted, _ = nnls(root.T, np.linalg.solve(root, -linear))
-    return torch.as_tensor(shifted + margin, dtype=with_new.dtype, device=with_new.device)
+    return torch.as_tensor(shifted + margin, dtype=with_new.dtype)
 
 
 class Statistics:
@@ -193,15 +194,17 @@ class GemUpdate:
         self.loss = torch.zeros((), device=device)
         if self.agent.config.memory_statistics != "joint":
             self.statistics = Statistics(self.agent.model, len(self.past) + 1)
-        # A compiled pass goes backwards once, and would be bound to one place of its statistics.
-        self.agent.model.compiles = False
+        # Passes apart are not compiled: each would be bound to one place of its statistics.
+        joint = self.agent.config.memory_statistics == "joint"
+        self.compiled = joint and bool(self.past) and descent.updates >= MANY
+        self.agent.model.compiles = self.compiled
         find = Replay(self._find, device)
         move = Replay(lambda weights: self._move(weights, descent), device)
 
         def update(rows: Tensor, u: Tensor, _: Tensor | None = None, past_u: Tensor | None = None) -> Tensor:
-            products = find(rows, u, *([past_u] if past_u is not None else []))
+            products = find(rows, u, *([past_u] if past_u is not None else [])).cpu()  # waited for once
             weights = dual_weights(products[:-1, :-1], products[:-1, -1], self.agent.config.margin)
-            move(weights)
+            move(weights.to(device))
             return self.loss
 
         return update
@@ -221,7 +224,8 @@ class GemUpdate:
             images = torch.cat((images, *(part.images for part in self.past)))
             columns, u = torch.cat((columns, *self.past_columns)), torch.cat((u, past_u))
             sizes += [len(part) for part in self.past]
-        logits = self.agent.model(weak_view(images, u, self.agent.views))
+        with compiled_for_several_gradients() if self.compiled else nullcontext():
+            logits = self.agent.model(weak_view(images, u, self.agent.views))
         losses = [F.cross_entropy(*part) for part in zip(logits.split(sizes), columns.split(sizes), strict=True)]
         for i, loss in enumerate(losses):
             self._keep(i - 1, loss, again=i + 1 < len(losses))  # the batch's is the last row
