@@ -339,6 +339,23 @@ def test_batch_and_memory_are_normalised_together_and_each_part_has_its_gradient
         assert torch.allclose(gradients[row], torch.cat([part.flatten() for part in parts]), atol=1e-5)
 
 
+@pytest.mark.parametrize("statistics", ["joint", "shared"])
+def test_products_are_of_every_pair_of_gradients(stream, monkeypatch, statistics):
+    seen = []
+    find = GemUpdate._find
+
+    def watched(self, *inputs):
+        products = find(self, *inputs)
+        seen.append((products, self.gradients @ self.gradients.T))
+        return products
+
+    monkeypatch.setattr(GemUpdate, "_find", watched)
+    learned(Gem, GemConfig("small", memory_statistics=statistics), stream, steps=3)
+    assert {len(products) for products, _ in seen} == {1, 2, 3}
+    for products, expected in seen:
+        torch.testing.assert_close(products, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_gradients_that_are_alike_are_projected_all_the_same():
     rng = torch.Generator().manual_seed(0)
     for _ in range(200):

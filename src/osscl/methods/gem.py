@@ -31,6 +31,7 @@ from osscl.vision.weak import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.03, min_rate=0.03, decay=0.0, momentum=0.0)
 MANY = 4000  # updates, which repay compiling for their one small batch
+STRIPS = 1024  # of a gradient, whose products are made side by side
 RIDGE = 1e-3  # on the diagonal of the dual problem, as the authors' code has it
 
 
@@ -190,7 +191,9 @@ class GemUpdate:
     def starting(self, descent: Descent) -> Callable[..., Tensor]:
         """The update as a function of the batch's rows, its uniform numbers and those of the memory."""
         device, length = self.agent.runtime.device, sum(p.numel() for p in descent.parameters)
-        self.gradients = torch.zeros(len(self.past) + 1, length, device=device)  # the last: new
+        padded = -(-length // STRIPS) * STRIPS
+        self.padded = torch.zeros(len(self.past) + 1, padded, device=device)
+        self.gradients = self.padded[:, :length]  # the last: new
         self.loss = torch.zeros((), device=device)
         if self.agent.config.memory_statistics != "joint":
             self.statistics = Statistics(self.agent.model, len(self.past) + 1)
@@ -214,7 +217,9 @@ class GemUpdate:
         joint = self.agent.config.memory_statistics == "joint"
         loss = self._find_together(rows, u, past_u) if joint else self._find_apart(rows, u, past_u)
         self.loss.copy_(loss)
-        return self.gradients @ self.gradients.T
+        # Strip by strip: few rows of millions of columns keep a small part of a GPU busy.
+        strips = self.padded.view(len(self.padded), STRIPS, -1).transpose(0, 1)
+        return (strips @ strips.transpose(1, 2)).sum(0)
 
     def _find_together(self, rows: Tensor, u: Tensor, past_u: Tensor | None) -> Tensor:
         """One pass over the batch and all of the memory, and from it a gradient for each part."""
