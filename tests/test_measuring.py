@@ -19,6 +19,7 @@ from osscl.experiments.checkpoint import Options
 from osscl.experiments.run import run
 from osscl.experiments.spec import configuration, experiment, make_spec
 from osscl.experiments.study import nearest_mean_accuracy, study_heads, study_references
+from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS, METHODS
 from osscl.methods.method import SMOKE, Runtime, Schedule, Setting
 from osscl.vision.augment import Augmentation
@@ -100,6 +101,22 @@ def test_heads_are_studied_on_the_network_of_a_run_and_on_validation_rows_alone(
         else:
             with pytest.raises(SpecError, match="--validation"):
                 study_heads(tmp_path / spec.id, [[]], device="cpu")
+
+
+def test_heads_of_co2l_are_studied_and_those_it_has_no_means_for_refused(tmp_path):
+    scenario = replace(experiment("digits"), validation_share=0.1)
+    spec = make_spec(scenario, override(configuration("co2l"), ["head.memory=after"]), SMOKE, 0)
+    record = run(spec, Options(tmp_path, device="cpu"))
+    as_it_was, broken = study_heads(tmp_path / spec.id, [[], ["penalty=1e9"]], device="cpu")
+    assert as_it_was.final == pytest.approx(record.final), "the memory is as it was when this head was fitted"
+    assert broken.final != as_it_was.final
+    for change in ("reference=.5", "pseudo=gate", "carried=true", "memory=before"):
+        with pytest.raises(SpecError, match=change.partition("=")[0]):
+            study_heads(tmp_path / spec.id, [[change]], device="cpu")
+    other = make_spec(scenario, configuration("gem"), SMOKE, 0)
+    run(other, Options(tmp_path, device="cpu"))
+    with pytest.raises(SpecError, match="ursl or co2l"):
+        study_heads(tmp_path / other.id, [[]], device="cpu")
 
 
 def test_a_study_of_heads_is_kept_where_asked_and_overwrites_nothing(typed, tmp_path):

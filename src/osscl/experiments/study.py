@@ -1,9 +1,10 @@
 """Recipes side by side, judged on validation rows: of the reference network, and of the head of a finished run."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +20,13 @@ from osscl.experiments.saved import load, read_spec
 from osscl.experiments.spec import RunSpec
 from osscl.frozen import override
 from osscl.learn.heads import HeadConfig
-from osscl.methods.method import PhaseLog, Progress, Runtime
+from osscl.methods.co2l import Co2l, Co2lConfig
+from osscl.methods.method import Method, PhaseLog, Progress, Runtime
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.segregation import Look, open_gate
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.stream.build import build_stream
-from osscl.stream.step import Stream
+from osscl.stream.step import Step, Stream
 from osscl.vision.encoder import Encoder, in_chunks
 
 SHOTS = (25, 5)
@@ -124,32 +126,51 @@ def study_heads(
     spec, where = read_spec(folder), pick_device(device)
     if spec.stream is not None:
         raise SpecError(f"heads are studied on streams that scenario and seed make; {folder} had one from a file")
-    if not isinstance(spec.method, UrslConfig) or not spec.scenario.validation_share:
-        raise SpecError(f"heads are studied on a run of ursl with --validation; {folder} holds another one")
+    if not isinstance(spec.method, UrslConfig | Co2lConfig) or not spec.scenario.validation_share:
+        raise SpecError(f"heads are studied on a run of ursl or co2l with --validation; {folder} holds another one")
+    if "memory" in changed_fields(variants):
+        raise SpecError("the memory is as updated after the last step here: leave out head.memory")
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
     agent = load(folder, device).agent
-    assert isinstance(agent, Ursl)
     step = stream.step(len(stream) - 1)
-    found = agent.segregate(step)
-    for field in changed_fields(variants):
-        if field == "memory":
-            raise SpecError("the memory is as updated after the last step here: leave out head.memory")
-        if found is None and field in ("reference", "pseudo"):
-            raise SpecError(f"{field} needs a reference network, and this run has none")
-    heads = [override(spec.method.head, changes) for changes in variants]
+    # A config's own demands on its head are made here: Co2L has no gate and no reference.
+    configs: list[Any] = [override(spec.method, [f"head.{change}" for change in changes]) for changes in variants]
+    fit = _ursl_heads(agent, step, configs) if isinstance(agent, Ursl) else _co2l_heads(agent, step)
+    results = []
+    for changes, config in zip(variants, configs, strict=True):
+        began = time.perf_counter()
+        fit(config)
+        results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
+    return results
+
+
+def _ursl_heads(agent: Ursl, step: Step, configs: Sequence[UrslConfig]) -> Callable[[Any], None]:
+    """Fits URSL's heads by a config; refuses what the run has not kept."""
+    heads, found = [config.head for config in configs], agent.segregate(step)
+    if found is None and any(head.reference or head.pseudo != "none" for head in heads):
+        raise SpecError("reference and pseudo need a reference network, and this run has none")
     if agent.heads.called is None and any(head.pseudo == "past" for head in heads):
         raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
     if any(head.carried and not _networks_of(head) <= set(agent.heads.carrier.places) for head in heads):
         raise SpecError(
             "carried=true needs a run with head.carried on the same networks: this one has carried less along"
         )
-    results = []
-    for changes, head in zip(variants, heads, strict=True):
-        agent.heads.config = head
-        began = time.perf_counter()
+
+    def fit(config: UrslConfig) -> None:
+        agent.heads.config = config.head
         agent.fit_heads(step, found)
-        results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
-    return results
+
+    return fit
+
+
+def _co2l_heads(agent: Method, step: Step) -> Callable[[Any], None]:
+    assert isinstance(agent, Co2l)
+
+    def fit(config: Co2lConfig) -> None:
+        agent.config = config
+        agent.head = agent.fit_head(step)
+
+    return fit
 
 
 def _networks_of(head: HeadConfig) -> set[str]:

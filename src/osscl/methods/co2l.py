@@ -76,10 +76,10 @@ class Co2l:
         notes = self.learner.learn(self._lesson(step), step.index, self.log)
         self.log.begin("head")
         late = self.config.head.memory == "after"
-        self.head = None if late else self._fit_head(step)
+        self.head = None if late else self.fit_head(step)
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
-        self.head = self._fit_head(step) if late else self.head
+        self.head = self.fit_head(step) if late else self.head
         self.log.end()
         return StepReport(tuple(self.log.reports.values()), notes=notes)
 
@@ -99,7 +99,8 @@ class Co2l:
         joint = self.config.unlabeled == "joint" and len(step.unlabeled) > 1
         return Lesson(pool, sizes, anchors, step.unlabeled if joint else None)
 
-    def _fit_head(self, step: Step) -> Head:
+    def fit_head(self, step: Step) -> Head:
+        """A head on the network as it is, for the step's labels and the memory's other classes."""
         known = concat(step.labeled, self.memory.without(step.new_classes))
         names, cap = ("head", step.index), self.setting.schedule.max_updates
         encoder, augmentation, seed = self.learner.encoder, self.setting.augmentation, self.setting.seed
