@@ -697,6 +697,18 @@ def test_runs_lists_them_and_how_to_go_on(osscl, copied, tmp_path):
     assert "osscl run --spec 'runs/begun here/spec.json' --out runs" in shown and "cannot be read" in shown
 
 
+def test_runs_of_some_schedules(osscl, refused, copied, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "no runs in empty" in osscl("runs", "empty", "--schedule", "paper")[1]
+    osscl(*DIGITS, "--method", "labels-only", "--max-minutes", "0", "--set", "schedule.name=mine")
+    both, mine = osscl("runs", "--schedule", "mine, smoke")[1], osscl("runs", "--schedule", "mine")[1]
+    assert copied.name in both and "labels-only, mine" in both
+    assert copied.name not in mine and "labels-only, mine" in mine and "go on: " in mine
+    assert osscl("runs", "--schedule", "mine", "--markdown")[1] == osscl("runs", "empty", "--markdown")[1]
+    assert "smoke" in osscl("runs", "--schedule", "smoke", "--markdown")[1]
+    refused("runs", "--schedule", "smok", words="unknown schedule 'smok'; did you mean 'smoke'? allowed: mine, smoke")
+
+
 def test_runs_says_what_is_unfinished_and_what_is_at_work(osscl, tmp_path):
     osscl(*DIGITS, "--method", "labels-only", "--max-minutes", "0")
     (folder,) = (tmp_path / "runs").iterdir()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from osscl.errors import UserError
+from osscl.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from osscl.experiments.spec import RunSpec
@@ -43,6 +43,9 @@ def runs(
     markdown: Annotated[
         bool, typer.Option(help="As a Markdown table, runs that differ in their seed together.")
     ] = False,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Runs of these schedules alone, between commas.")
+    ] = None,
 ) -> None:
     """Show finished and unfinished runs, and how to go on."""
     from osscl.cli.show import DASH, console, number, table
@@ -57,12 +60,18 @@ def runs(
     records, problems = read_records(folder)
     for problem in problems:
         typer.echo(f"skipped: {problem}", err=True)
+    begun = sorted(folder.glob("*/spec.json"))
+    specs = {file: _begun(file) for file in begun if not (file.parent / f"{file.parent.name}.json").exists()}
+    if schedule is not None:
+        there = {record.spec.schedule.name for record in records}
+        there |= {spec.schedule.name for spec in specs.values() if spec is not None}
+        wanted = _schedules(schedule, there)
+        records = [record for record in records if record.spec.schedule.name in wanted]
+        specs = {file: spec for file, spec in specs.items() if spec is not None and spec.schedule.name in wanted}
     if markdown:
         typer.echo(tables.markdown(records), nl=False)
         return
-    begun = sorted(folder.glob("*/spec.json"))
-    unfinished = [file for file in begun if not (file.parent / f"{file.parent.name}.json").exists()]
-    if not records and not unfinished:
+    if not records and not specs:
         typer.echo(f"no runs in {folder}")
         return
     shown = table("run", "final %", "forgetting", "minutes")
@@ -70,19 +79,24 @@ def runs(
     for record, method in zip(records, methods, strict=True):
         final, minutes = f"{number(record.final)} {record.evaluated_on}", tables.minutes(record)
         shown.add_row(f"{_words(record.spec, method)}\n{record.id}", final, number(record.forgetting), number(minutes))
-    specs = {file: _begun(file) for file in unfinished}
-    at_work = {file for file in unfinished if is_occupied(file.parent)}
-    for file in unfinished:
+    at_work = {file for file in specs if is_occupied(file.parent)}
+    for file, spec in specs.items():
         state = "at work" if file in at_work else "unfinished"
-        spec = specs[file]
         words = "a spec that cannot be read" if spec is None else _words(spec, name_of(spec))
         shown.add_row(f"{words}\n{file.parent.name}", state, DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
         typer.echo("NAME HASH: a configuration with several changes, or of a method elsewhere; its record lists them.")
-    for file in unfinished:
+    for file, spec in specs.items():
         if file not in at_work:
-            typer.echo(f"go on: {_going_on(file, specs[file], folder)}")
+            typer.echo(f"go on: {_going_on(file, spec, folder)}")
+
+
+def _schedules(asked: str, there: set[str]) -> set[str]:
+    wanted = {name.strip() for name in asked.split(",")}
+    if there and (missing := wanted - there):
+        raise unknown("schedule", min(missing), sorted(there))
+    return wanted
 
 
 def _begun(file: Path) -> "RunSpec | None":
