@@ -34,7 +34,7 @@ from osscl.report.tables import minutes
 from osscl.stored import read_state, write_state
 
 OSSCL = [sys.executable, "-m", "osscl"]
-TINY = ["--schedule", "smoke", "--set", "schedule.max_updates=1", "--set", "schedule.row_cap=64"]
+TINY = ["--schedule", "smoke", *(f"--set=schedule.{field}" for field in ("name=tiny", "max_updates=1", "row_cap=64"))]
 DIGITS = ["run", "digits", *TINY]
 
 
@@ -266,7 +266,7 @@ def test_more_than_the_data_has_is_refused(refused, tmp_path, args, words):
     refused("stream", "digits", *args, "--data", tmp_path, "--out", tmp_path / "stream.json", words=words)
 
 
-THREE_UPDATES = ["--schedule", "smoke", "--set", "schedule.max_updates=3", "--set", "schedule.row_cap=64"]
+THREE_UPDATES = [*TINY, "--set", "schedule.max_updates=3"]
 
 
 @pytest.mark.parametrize("part", ["reference", "learner"])
@@ -701,19 +701,19 @@ def test_runs_of_some_schedules(osscl, refused, copied, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "no runs in empty" in osscl("runs", "empty", "--schedule", "paper")[1]
     osscl(*DIGITS, "--method", "labels-only", "--max-minutes", "0", "--set", "schedule.name=mine")
-    both, mine = osscl("runs", "--schedule", "mine, smoke")[1], osscl("runs", "--schedule", "mine")[1]
+    both, mine = osscl("runs", "--schedule", "mine, tiny")[1], osscl("runs", "--schedule", "mine")[1]
     assert copied.name in both and "labels-only, mine" in both
     assert copied.name not in mine and "labels-only, mine" in mine and "go on: " in mine
     assert osscl("runs", "--schedule", "mine", "--markdown")[1] == osscl("runs", "empty", "--markdown")[1]
-    assert "smoke" in osscl("runs", "--schedule", "smoke", "--markdown")[1]
-    refused("runs", "--schedule", "smok", words="unknown schedule 'smok'; did you mean 'smoke'? allowed: mine, smoke")
+    assert "tiny" in osscl("runs", "--schedule", "tiny", "--markdown")[1]
+    refused("runs", "--schedule", "tin", words="unknown schedule 'tin'; did you mean 'tiny'? allowed: mine, tiny")
 
 
 def test_runs_says_what_is_unfinished_and_what_is_at_work(osscl, tmp_path):
     osscl(*DIGITS, "--method", "labels-only", "--max-minutes", "0")
     (folder,) = (tmp_path / "runs").iterdir()
     shown = osscl("runs")[1]
-    assert "digits / letters, 3 labels, M=30: labels-only, smoke, seed 0" in shown and "unfinished" in shown
+    assert "digits / letters, 3 labels, M=30: labels-only, tiny, seed 0" in shown and "unfinished" in shown
     with occupied(folder):
         shown = osscl("runs")[1]
         assert "at work" in shown and "unfinished" not in shown and "go on" not in shown
@@ -726,7 +726,7 @@ def test_a_method_elsewhere_goes_on_from_python(osscl, tmp_path):
     spec = json.loads(file.read_text())
     file.write_text(json.dumps({**spec, "method": {"type": "replay", "rate": 0.1}}))
     shown = osscl("runs")[1]
-    assert "replay, smoke, seed 0" in shown and "go on: from Python, osscl.run(spec, method=...)" in shown
+    assert "replay, tiny, seed 0" in shown and "go on: from Python, osscl.run(spec, method=...)" in shown
 
 
 def test_runs_says_where_there_are_none(osscl, tmp_path):
@@ -897,8 +897,8 @@ def test_a_terminal_of_ascii_and_a_pipe_that_closes(copied):
 
 
 def test_an_interrupted_run_stops_cleanly(tmp_path):
-    command = [*OSSCL, "run", "digits", "--method", "labels-only", "--schedule", "smoke", "--set"]
-    command += ["schedule.max_updates=10000"]
+    command = [*OSSCL, "run", "digits", "--method", "labels-only", "--schedule", "smoke"]
+    command += ["--set", "schedule.name=long", "--set", "schedule.max_updates=10000"]
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with open(tmp_path / "shown", "w") as shown:  # noqa: PTH123 - a handle for the process
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=shown, stderr=subprocess.PIPE, text=True)

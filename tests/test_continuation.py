@@ -154,7 +154,7 @@ print(json.dumps(codes))
 '''
 
 DIGITS = replace(EXPERIMENTS["digits"], classes_per_step=(2, 2, 2), related=48, unrelated=48)
-SPEC = make_spec(DIGITS, URSL, replace(SMOKE, row_cap=96), 0)
+SPEC = make_spec(DIGITS, URSL, replace(SMOKE, name="tiny", row_cap=96), 0)
 KILLED = [
     "reference", "learner", "first update", "head", "evaluation", "end of a step", "between steps", "checkpoint",
     "first checkpoint", "model", "record", "after the record",

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from osscl.errors import SpecError, Stopped, UserError
+from osscl.errors import Diverged, Occupied, SpecError, Stopped, UserError
 from osscl.experiments import engine as engines
 from osscl.experiments.checkpoint import Options, Unwatched, occupied
 from osscl.experiments.engine import Engine, carry_out, part_of_a_gpu
@@ -21,7 +21,7 @@ from osscl.experiments.spec import EXPERIMENTS, make_spec, with_seed
 from osscl.methods import CONFIGURATIONS, URSL
 from osscl.methods.method import SMOKE
 
-TINY = replace(SMOKE, max_updates=1, row_cap=64)
+TINY = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
 BASE = make_spec(EXPERIMENTS["digits"], URSL, TINY, 0)
 SOFTER = replace(BASE, method=replace(BASE.method, learner=replace(BASE.method.learner, gamma=0.1)))
 SPECS = [BASE, SOFTER, with_seed(BASE, 1)]
@@ -102,6 +102,48 @@ def test_each_run_has_a_watcher_of_its_own(monkeypatch):
     monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: watchers.append(options.watcher))
     list(carry_out(SPECS, Options(), watch=lambda spec: contextlib.nullcontext(spec.id)))
     assert watchers == [spec.id for spec in SPECS]
+
+
+def test_a_run_that_diverges_does_not_keep_the_others_from_being_run(monkeypatch):
+    def run(spec, options, stream=None):
+        if spec == BASE:
+            raise Diverged("the loss is nan")
+        return spec
+
+    monkeypatch.setattr(engines, "run", run)
+    done = []
+    with pytest.raises(UserError, match=f"1 of 3 runs came to nothing.*{BASE.id}: the loss is nan"):
+        for record in carry_out(SPECS, Options()):
+            done.append(record)
+    assert done == SPECS[1:]
+    with pytest.raises(Diverged, match=r"^the loss is nan$"):
+        list(carry_out([BASE], Options()))
+
+
+def test_a_run_of_another_process_is_asked_for_again_after_the_others(monkeypatch):
+    calls = []
+
+    def run(spec, options, stream=None):
+        calls.append(spec.id)
+        if spec == BASE and (len(calls) == 1 or busy):
+            raise Occupied("another process is at work")
+        return spec
+
+    monkeypatch.setattr(engines, "run", run)
+    busy = False
+    assert list(carry_out(SPECS, Options())) == [*SPECS[1:], BASE]
+    assert calls == [*(spec.id for spec in SPECS), BASE.id]
+    busy = True
+    with pytest.raises(UserError, match=f"1 of 3 runs came to nothing.*{BASE.id}: another process"):
+        list(carry_out(SPECS, Options()))
+
+
+def test_minutes_bound_all_runs_together(monkeypatch):
+    clock, left = iter(range(0, 6000, 30)), []
+    monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: left.append(options.max_minutes))
+    list(carry_out(SPECS, Options(max_minutes=1.2)))
+    assert left == pytest.approx([0.7, 0.2, 0.0])
 
 
 def test_parts_of_a_gpu_make_no_times():
@@ -200,6 +242,20 @@ def test_a_run_that_another_process_is_at_is_left_to_it(cluster, here):
     assert not (here / "ray" / BASE.id / f"{BASE.id}.json").exists()
 
 
+def diverges_first(spec):
+    if spec.id == BASE.id:
+        raise Diverged("the loss is nan")
+    return contextlib.nullcontext(Unwatched())
+
+
+def test_a_run_that_diverges_on_ray_is_told_after_those_that_waited_for_it(cluster, here):
+    done = []
+    with pytest.raises(UserError, match=f"1 of 2 runs came to nothing.*{BASE.id}: the loss is nan"):
+        for record in carry_out([BASE, SOFTER], Options(out=here / "ray"), Engine("ray"), diverges_first):
+            done.append(record.id)
+    assert done == [SOFTER.id]
+
+
 class Slow(Unwatched):
     def progress(self, t, steps, progress):
         time.sleep(0.3)
@@ -245,11 +301,11 @@ def test_a_gpu_that_the_cluster_lacks_is_told_at_once(cluster, here, engine, dev
 def test_a_command_joins_the_cluster_at_an_address(cluster, here):
     address = cluster.get_runtime_context().gcs_address
     command = [sys.executable, "-m", "osscl", "run", "digits", "--schedule", "smoke", "--seeds", "3"]
-    small = ["--set", "schedule.max_updates=1", "--set", "schedule.row_cap=64"]
+    small = ["--set", "schedule.name=tiny", "--set", "schedule.max_updates=1", "--set", "schedule.row_cap=64"]
     told = [*command, *small, "--engine", "ray", "--address", address, "--out", "runs"]
     done = subprocess.run(told, cwd=here, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert len(list((here / "runs").glob("*/ursl-digits-smoke-s3-*.json"))) == 1
+    assert len(list((here / "runs").glob("*/ursl-digits-tiny-s3-*.json"))) == 1
 
 
 def test_without_ray_the_command_says_how_to_get_it(refuses, monkeypatch):

@@ -112,6 +112,23 @@ class Hoarder(Ursl):
         self.memory.labeled = osscl.data.images.concat(self.memory.labeled, step.labeled)
 
 
+class HoardsElsewhere(Ursl):
+    hoard = ()
+
+    def learn(self, step):
+        report = super().learn(step)
+        self.hoard = (*self.hoard, step.labeled.images)
+        return report
+
+    def state(self):
+        return {**super().state(), "hoard": dict(enumerate(self.hoard))}
+
+
+class NeverAtAGoodMoment(Ursl):
+    def __init__(self, config, setting, runtime):
+        super().__init__(config, setting, replace(runtime, keep=lambda edge: None))
+
+
 class Vandal(Ursl):
     def learn(self, step):
         step.labeled.images[0, 0, 0, 0] += 1
@@ -169,6 +186,8 @@ class SwallowsStops(Ursl):
         (LeavesATrace, "predict changes nothing: learner.past.training"),
         (GoesByTheBatch, "rows are judged alone: "),
         (Hoarder, "memory: "),
+        (HoardsElsewhere, "memory: "),
+        (NeverAtAGoodMoment, "continues exactly: learn() never calls runtime.keep()"),
         (Vandal, "step unchanged: labeled.images"),
         (NeedsAWorld, "no world"),
         (Unordered, "classes met: "),
@@ -282,6 +301,10 @@ OWN_STATE = [
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_an_ablation_runs_and_may_start_in_an_empty_world(name, stream):
     battery.check_empty_world(maker(Ursl, changed(*ABLATIONS[name]), stream), stream)
+
+
+def test_what_looks_known_by_augmented_views_does_not_depend_on_its_company(stream):
+    battery.check_rows_are_judged_alone(maker(Ursl, changed("gate.score_views=augmented"), stream), stream)
 
 
 @pytest.mark.parametrize("name", OWN_STATE)

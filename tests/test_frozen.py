@@ -8,8 +8,9 @@ import yaml
 
 from osscl.errors import SpecError
 from osscl.experiments.spec import EXPERIMENTS, RunSpec, make_spec, schedule, spec_from_plain, spec_to_plain
-from osscl.frozen import added_later, content_id, from_plain, override, plain, require_choices
+from osscl.frozen import added_later, content_id, from_plain, override, plain, require_declared
 from osscl.methods import CONFIGURATIONS, URSL, UrslConfig
+from osscl.methods.method import Schedule
 from osscl.stream.scenario import ScenarioSpec
 
 
@@ -20,7 +21,7 @@ class Inner:
     sizes: tuple[int, ...] = (1, 2)
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
 
 
 @dataclass(frozen=True)
@@ -272,8 +273,15 @@ def test_a_run_id_tells_method_seed_scenario_and_schedule():
     spec = RunSpec(EXPERIMENTS["digits"], URSL, schedule("smoke"), 4)
     assert spec.id.startswith("ursl-digits-smoke-s4-")
     ids = {spec.id, replace(spec, seed=5).id, override(spec, ["scenario.related=399"]).id}
-    ids |= {override(spec, ["method.gate.spread=std"]).id, override(spec, ["schedule.row_cap=5"]).id}
+    ids |= {override(spec, ["method.gate.spread=std"]).id}
+    ids |= {override(spec, ["schedule.row_cap=5", "schedule.name=five"]).id}
     assert len(ids) == 5
+
+
+@pytest.mark.parametrize("name", ["smoke", "demo", "short"])
+def test_a_schedule_that_is_changed_wants_a_name(name):
+    with pytest.raises(SpecError, match=f"schedule.name={name} stands for another schedule"):
+        override(RunSpec(EXPERIMENTS["digits"], URSL, schedule(name), 0), ["schedule.share=0.5"])
 
 
 def test_a_schedule_has_no_other_ones_name():
@@ -307,6 +315,29 @@ def test_a_value_outside_a_fields_choices_is_refused_with_the_nearest(config, na
         replace(config, **{name: f"{allowed[0]}x"})
     with pytest.raises(SpecError, match=f"unknown {name} 'None'"):
         replace(config, **{name: None})
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: replace(EXPERIMENTS["digits"], memory=30.5), "memory must be of type int, got 30.5"),
+        (lambda: replace(EXPERIMENTS["digits"], labels_per_class="3"), "labels_per_class must be of type int | None"),
+        (lambda: replace(EXPERIMENTS["digits"], peripheral=["letters"]), "peripheral must be a tuple of names"),
+        (lambda: replace(URSL.learner, batch=2.5), "batch must be of type int, got 2.5"),
+        (lambda: replace(URSL.learner, batch=True), "batch must be of type int, got True"),
+        (lambda: replace(URSL.gate, eta=(1.0,)), "eta must be of type tuple"),
+        (lambda: replace(URSL, head=None), "head must be of type HeadConfig, got None"),
+        (lambda: Schedule("mine", share="all"), "share must be of type float, got 'all'"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_at_birth(make, says):
+    with pytest.raises(SpecError) as refused:
+        make()
+    assert str(refused.value).startswith(says)
+
+
+def test_whole_numbers_are_numbers():
+    assert replace(URSL.learner, gamma=1).gamma == 1 and Schedule("mine", share=1).share == 1
 
 
 def test_the_choices_are_found_at_all():

@@ -22,6 +22,7 @@ from osscl.experiments.study import nearest_mean_accuracy, study_heads, study_re
 from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS, METHODS
 from osscl.methods.method import SMOKE, Runtime, Schedule, Setting
+from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import EncoderConfig
 
@@ -52,9 +53,13 @@ def test_a_torchvision_that_cannot_be_imported_leaves_pillow(monkeypatch):
     assert against.user_transform() == ("Pillow", against.pillow_view)
 
 
-def test_the_plain_loop_trains():
-    update = against.plain_update(TINY, CPU, torch.float32)
-    update(torch.rand(16, 3, 32, 32))
+def test_the_plain_loop_trains(monkeypatch):
+    losses, nt_xent = [], against.nt_xent
+    monkeypatch.setattr(against, "nt_xent", lambda *given: losses.append(nt_xent(*given)) or losses[-1])
+    update, x = against.plain_update(TINY, CPU, torch.float32), torch.rand(16, 3, 32, 32, generator=seeded(0, "views"))
+    for _ in range(8):
+        update(x)
+    assert losses[-1] < losses[0]
 
 
 def test_nearest_mean_goes_by_the_first_n_labels_of_each_class():

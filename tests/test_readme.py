@@ -13,6 +13,7 @@ from osscl.experiments.record import read_records
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 README = (ROOT / "README.md").read_text()
+RESULTS = (ROOT / "docs" / "results.md").read_text()
 
 
 def tree_in_the_readme():
@@ -55,7 +56,7 @@ def test_results_on_a_page_are_what_their_command_prints(typed, tmp_path, page, 
 
 
 def test_the_table_of_speeds_is_the_newest_benchs():
-    (name,) = re.findall(r"\[record\]\((results/bench/[^)]+)\)", README)
+    (name,) = re.findall(r"\[record\]\(../(results/bench/h200-[^)]+)\)", RESULTS)
     found = json.loads((ROOT / name).read_text())
     assert name == str(max((ROOT / "results/bench").glob("h200-*.json")).relative_to(ROOT))
     others = {key: rate for key, rate in found["against"].items() if "training" in key}
@@ -63,23 +64,41 @@ def test_the_table_of_speeds_is_the_newest_benchs():
     told += [f"{100 * found[key]:.1f} %" for key in ("reference_share", "learner_share")]
     told += [f"{found['learner_ms']:.1f} ms", f"{found['augmentation'] / 1e6:.1f} M views/s"]
     told += [f"{rate:,.0f} views/s | ours is {found['reference'] / rate:.1f} ×" for rate in others.values()]
-    assert len(told) == 8 and all(words in README for words in told)
+    assert len(told) == 8 and all(words in RESULTS for words in told)
+
+
+def test_the_methods_milliseconds_are_the_newest_benchs():
+    (name,) = re.findall(r"\[record\]\(../(results/bench/methods-[^)]+)\)", RESULTS)
+    assert name == str(max((ROOT / "results/bench").glob("methods-h200-*.json")).relative_to(ROOT))
+    shown = re.findall(r"^\| `([a-z0-9-]+)`.* \| (\d+) \| ([0-9.]+) ms \| ([0-9.]+) × \|$", RESULTS, flags=re.M)
+    found = json.loads((ROOT / name).read_text())["methods"]
+    assert shown == [(m["name"], str(m["views"]), f"{m['milliseconds']:.1f}", f"{m['ratio']:.2f}") for m in found]
 
 
 def test_links_lead_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+            there = page.parent / target if target else page
+            assert there.exists(), f"{page.name} links to {target}, which is not there"
+            heads = re.findall(r"^#+ (.*)$", there.read_text(), flags=re.M) if anchor else []
+            assert not anchor or anchor in map(_anchor, heads), f"{page.name} links to {target}#{anchor}"
+
+
+def _anchor(heading):
+    """As Markdown pages are usually shown: lower case, no punctuation, a dash for a space."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def test_the_demos_table_is_what_its_records_say():
     records, _ = read_records(ROOT / "results" / "demo")
     names = {"labels-only": "labels only", "ursl": "URSL", "ursl-plus": "URSL-plus"}
     first = {record.configuration: record for record in records if record.spec.seed == 0}
-    shown = comparison([(title, first[name]) for name, title in names.items()])
+    shown, caption = comparison([(title, first[name]) for name, title in names.items()]).renderables
     columns = [[str(cell) for cell in column.cells] for column in shown.columns]
     block = README.partition("What `make demo` ends with")[2].partition("```")[2].partition("```")[0]
     for t in range(5):
         assert [column[t] for column in columns] in [re.split(r"\s{2,}", line.strip()) for line in block.splitlines()]
-    said = str(shown.caption).partition(" Seconds:")[0]
+    forgetting = re.search(r"forgetting +(.*)", block)[1].split()
+    assert forgetting == [f"{first[name].forgetting:.1f}" for name in names]
+    said = str(caption).partition(" Seconds:")[0]
     assert "reference 30/10" in said and said in " ".join(block.split())

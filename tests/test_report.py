@@ -309,8 +309,8 @@ def test_latex_makes_its_own_signs_harmless():
 
 
 def test_several_tables_are_told_apart_by_their_titles():
-    assert as_text([TABLE, TABLE], "md").count("## T̂ & U") == 2
-    assert "##" not in as_text([TABLE], "md")
+    assert as_text([TABLE, TABLE], "markdown").count("## T̂ & U") == 2
+    assert "##" not in as_text([TABLE], "markdown")
 
 
 def test_a_verdict_has_a_sign_beside_its_colour():

@@ -39,7 +39,7 @@ def test_what_cannot_be_reported_is_one_line(refused, tmp_path):
     refused("report", "nowhere", words="no file or folder nowhere")  # that one exists is told of folders that do
     (tmp_path / "report.html").unlink()
     refused("report", "empty", words="no record of a finished run in empty")
-    refused("report", RESULTS, "--format", "pdf", words="allowed: html, md, csv, latex")
+    refused("report", RESULTS, "--format", "pdf", words="allowed: html, markdown, csv, latex")
     refused("report", words="Missing argument")
     refused("report", RESULTS, "--out", "/proc/report.html", words="cannot write /proc/report.html")
     refused("report", RESULTS, "--out", "empty", "--force", words="empty exists")
@@ -76,11 +76,19 @@ def test_a_record_that_does_not_fit_together_is_named(refused, tmp_path):
 
 
 def test_the_same_run_counts_once(osscl):
-    once = osscl("report", RESULTS, "--format", "md")
+    once = osscl("report", RESULTS, "--format", "markdown")
     assert osscl("report", RESULTS, RESULTS / "h200", "--format", "md") == once
 
 
-@pytest.mark.parametrize(("form", "begin"), [("md", "| setting |"), ("csv", "setting,"), ("latex", r"\begin{tabular}")])
+@pytest.mark.parametrize(
+    ("form", "begin"),
+    [
+        ("markdown", "| setting |"),
+        ("md", "| setting |"),
+        ("csv", "setting,"),
+        ("latex", r"\begin{tabular}"),
+    ],
+)
 def test_tables_are_printed_or_written(osscl, tmp_path, form, begin):
     code, shown, _ = osscl("report", RESULTS, "--format", form)
     assert code == 0 and shown.startswith(begin) and "ursl-plus" in shown

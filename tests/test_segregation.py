@@ -155,7 +155,8 @@ def test_a_gates_thresholds_come_from_the_plain_scores_of_the_labelled_rows(spre
 def test_scores_of_labelled_rows_can_be_of_their_views():
     net, data = reference(), labeled()
     gate = gate_of(GateConfig(prototype_views=3, score_views="augmented"))
-    mean = F.normalize(torch.stack([net(view(net, data, a)) for a in range(3)]).mean(0), dim=1)
+    alike = [draws(1, seeded(0, *NAMES, "prototype", a)).expand(len(data), -1) for a in range(3)]
+    mean = F.normalize(torch.stack([net(augment(data.images, u, VIEWS)) for u in alike]).mean(0), dim=1)
     torch.testing.assert_close(gate.labeled_scores, (mean @ gate.prototypes.T).max(1).values, atol=1e-5, rtol=1e-4)
 
 
@@ -167,7 +168,8 @@ def test_unlabelled_images_are_looked_at_as_the_labelled_ones_are(unit_first):
     embed = net if unit_first else net.project
     seen = [embed(augment(x, draws(9, seeded(0, *NAMES, "prototype", a)), VIEWS)) for a in range(3)]
     torch.testing.assert_close(look(views).mean_view(x), torch.stack(seen).mean(0), atol=1e-5, rtol=1e-4)
-    expected = F.normalize(torch.stack(seen).mean(0), dim=1)
+    alike = [draws(1, seeded(0, *NAMES, "prototype", a)).expand(9, -1) for a in range(3)]
+    expected = F.normalize(torch.stack([embed(augment(x, u, VIEWS)) for u in alike]).mean(0), dim=1)
     torch.testing.assert_close(look(views).for_scores(x), expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(look(replace(views, score_views="plain")).for_scores(x), net(x))
 

@@ -136,7 +136,7 @@ def trained(records):
 def test_ablations_train_each_distinct_reference_once_a_seed(tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OSSCL_COMMIT", "here")
-    tiny = replace(SMOKE, max_updates=1, row_cap=64)
+    tiny = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
     demo = {id: on_demo(TABLES[id]).cells for id in ("T4", "T5", "T15")}
     one_stream, policies = runs_of([*demo["T4"], *demo["T5"]], tiny, [0]), runs_of(demo["T15"], tiny, [0])
     assert len(one_stream) == 10 and len(policies) == 5
@@ -194,7 +194,7 @@ def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_onc
     shared = [replace(r, made_by=replace(r.made_by, shared_device=True, seconds=1e6)) for r in records.values()]
     assert cost_of(specs, [*records.values(), *shared]).seconds == pytest.approx(cost.seconds)
     assert cost_of(specs, shared).seconds > cost.seconds  # better than none
-    longer = [replace(spec, schedule=replace(SMOKE, share=2.0)) for spec in specs]
+    longer = [replace(spec, schedule=replace(SMOKE, name="longer", share=2.0)) for spec in specs]
     assert cost_of(longer, records.values()).seconds == pytest.approx(2 * cost.seconds)
     other = [replace(spec, schedule=DEMO) for spec in specs]
     others = [*other, *(replace(spec, method=override(spec.method, ["reference.ssl=byol"])) for spec in specs),

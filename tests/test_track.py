@@ -12,7 +12,8 @@ from osscl.experiments import track
 from osscl.experiments.track import Together, Tracker, tracking
 from osscl.methods.method import Progress
 
-SMALL = ["digits", "--schedule", "smoke", "--set", "schedule.max_updates=1", "--set", "schedule.row_cap=64"]
+TINIER = [f"--set=schedule.{change}" for change in ("name=tiny", "max_updates=1", "row_cap=64")]
+SMALL = ["digits", "--schedule", "smoke", *TINIER]
 
 
 class Loss:

@@ -22,11 +22,12 @@ from osscl.experiments.tune import falls_behind, on_validation_rows, tune
 from osscl.methods import AS_PRINTED, CONFIGURATIONS, URSL
 from osscl.methods.method import SMOKE
 
-TINY = replace(SMOKE, max_updates=1, row_cap=64)
+TINY = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
 SPEC = on_validation_rows(make_spec(EXPERIMENTS["digits"], URSL, TINY, 0))
 LAMBDAS = space_of(["learner.lam=[.05, .2, .4]", "learner.gamma=learner.lam"], None, SPEC.method)
 RATES = space_of(["learner.optimiser.rate=1e-4..1e-2:log"], None, SPEC.method)
-SMALL = ["digits", "--schedule", "smoke", "--set", "schedule.max_updates=1", "--set", "schedule.row_cap=64"]
+TINIER = [f"--set=schedule.{change}" for change in ("name=tiny", "max_updates=1", "row_cap=64")]
+SMALL = ["digits", "--schedule", "smoke", *TINIER]
 
 
 # ----- spaces

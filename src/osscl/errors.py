@@ -16,6 +16,10 @@ class DataError(UserError):
     """A data file is missing, damaged or not what a stream was made from."""
 
 
+class Occupied(UserError):
+    """Another process is at work on the same run."""
+
+
 class Diverged(UserError):
     """Training led nowhere: hyperparameters that no network learns with."""
 

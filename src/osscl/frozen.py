@@ -33,11 +33,29 @@ def require(holds: bool, spec: object, name: str, allowed: str) -> None:
         raise SpecError(f"{name} must be {allowed}, got {getattr(spec, name)!r}")
 
 
-def require_choices(spec: Any) -> None:
-    """Refuse a value outside the `Literal` that a field is declared with."""
+def require_declared(spec: Any) -> None:
+    """Refuse a value of another type than its field declares, or outside its `Literal`."""
     for name, hint in hints_of(type(spec)).items():
-        if get_origin(hint) is Literal and getattr(spec, name) not in get_args(hint):
-            raise unknown(name, getattr(spec, name), [str(choice) for choice in get_args(hint)])
+        value = getattr(spec, name)
+        if _is_declared(hint, value):
+            continue
+        if get_origin(hint) is Literal:
+            raise unknown(name, value, [str(choice) for choice in get_args(hint)])
+        raise SpecError(f"{name} must be of type {getattr(hint, '__name__', hint)}, got {value!r}")
+
+
+def _is_declared(hint: Any, value: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_is_declared(arg, value) for arg in args)
+    if origin is Literal:
+        return value in args
+    if origin is tuple:
+        items = [args[0]] * len(value) if args[1:] == (...,) and isinstance(value, tuple) else args
+        return isinstance(value, tuple) and len(value) == len(items) and all(map(_is_declared, items, value))
+    if hint in (int, float):
+        return type(value) is int or (hint is float and type(value) is float)
+    return not isinstance(hint, type) or isinstance(value, hint)
 
 
 def added_later(default: Any, *, legacy: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`osscl demo`: the whole thing on embedded data, in three minutes."""
+"""`osscl demo`: the whole thing on embedded data, in two or three minutes."""
 
 import os
 import shutil
@@ -48,7 +48,7 @@ def demo(
     console.print(f"predict:    {quoted(program(), 'predict', folder)}", highlight=False, soft_wrap=True)
     console.print(f"report:     {_report([record for _, record in records], out)}", highlight=False, soft_wrap=True)
     console.print(
-        "\nDigits are a tour, not the evidence. Recorded runs on CIFAR lie in the repository's folder results/.",
+        "\nDigits show how it works, not how well. Recorded runs on CIFAR lie in the repository's folder results/.",
         highlight=False,
     )
 

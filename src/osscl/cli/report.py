@@ -18,7 +18,7 @@ PAGE = "html"
 def report(
     places: Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, or records.")],
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html; tables: the screen.")] = None,
-    form: Annotated[str, typer.Option("--format", help="html (a page), md, csv, latex (the tables).")] = PAGE,
+    form: Annotated[str, typer.Option("--format", help="html (a page), markdown, csv, latex (the tables).")] = PAGE,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file that --out names.")] = False,
     data: Annotated[
         Path | None,
@@ -32,6 +32,7 @@ def report(
     from osscl.report.tables import headline
     from osscl.stored import write_text
 
+    form = "markdown" if form == "md" else form
     if form not in (PAGE, *FORMATS):
         raise unknown("format", form, (PAGE, *FORMATS))
     refuse_missing(places)

@@ -94,9 +94,8 @@ def _carry_out(
     specs: "list[RunSpec]", options: "Options", engine: "Engine", track: str | None, manifest: dict[str, Any] | None
 ) -> None:
     from osscl.cli.show import comparison, console, quoted
-    from osscl.cli.wanted import in_time
     from osscl.device import pick_device
-    from osscl.experiments.engine import carry_out_one
+    from osscl.experiments.engine import carry_out, carry_out_one
 
     if engine.name == "local":
         pick_device(options.device)  # a wrong one is told before anything is shown
@@ -105,7 +104,7 @@ def _carry_out(
     if engine.name == "ray":
         for spec in specs:
             announce(spec, options.out, whole=True)
-    records = in_time(specs, options, engine, watch)
+    records = carry_out(specs, options, engine, watch)
     if stream is not None:
         records = iter([carry_out_one(specs[0], options, watch, stream)])
     for record in records:

@@ -81,15 +81,20 @@ def runs(
         shown.add_row(f"{_words(record.spec, method)}\n{record.id}", final, number(record.forgetting), number(minutes))
     at_work = {file for file in specs if is_occupied(file.parent)}
     for file, spec in specs.items():
-        state = "at work" if file in at_work else "unfinished"
+        state = "at work" if file in at_work else "diverged" if _diverged(file.parent) else "unfinished"
         words = "a spec that cannot be read" if spec is None else _words(spec, name_of(spec))
         shown.add_row(f"{words}\n{file.parent.name}", state, DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
         typer.echo("NAME HASH: a configuration with several changes, or of a method elsewhere; its record lists them.")
     for file, spec in specs.items():
-        if file not in at_work:
+        if file not in at_work and not _diverged(file.parent):
             typer.echo(f"go on: {_going_on(file, spec, folder)}")
+
+
+def _diverged(folder: Path) -> bool:
+    """Whether the same command would only diverge again."""
+    return any(folder.glob("checkpoint.diverged*")) and not any(folder.glob("checkpoint.safetensors"))
 
 
 def _schedules(asked: str, there: set[str]) -> set[str]:

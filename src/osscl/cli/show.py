@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -163,7 +163,7 @@ def number(value: float | None, digits: int = 1) -> str:
     return DASH if value is None else f"{value:.{digits}f}"
 
 
-def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
+def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
     """Runs side by side, a row a step: accuracy, what the gate did, and under them forgetting and seconds."""
     first = records[0][1]
     seeds = sorted({record.spec.seed for _, record in records})
@@ -178,7 +178,7 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
         caption += " Gate: unlabelled images of classes met against all others; precision: of those let in, share met."
     if any(phase.cached for _, record in records for step in record.steps for phase in step.phases):
         caption += " Seconds: a reference network that was there counts as it cost."
-    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
         table.add_column(name, justify="right", no_wrap=True)
@@ -191,7 +191,7 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Table:
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
     timed = [minutes(record) for _, record in records]
     table.add_row("seconds", *(number(None if one is None else 60 * one, 0) for one in timed))
-    return table
+    return Group(table, Text(caption))  # below it, not in it: a narrow table would break it into many short lines
 
 
 def _gate_cells(step: StepRecord | None) -> list[str]:

@@ -1,7 +1,7 @@
 """What a command about cells is asked for, the records that are there, and the runs that are not."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ from osscl.errors import UserError, unknown
 if TYPE_CHECKING:
     from osscl.experiments.cells import Table
     from osscl.experiments.checkpoint import Options
-    from osscl.experiments.engine import Engine, Watch
+    from osscl.experiments.engine import Engine
     from osscl.experiments.record import RunRecord
     from osscl.experiments.spec import RunSpec
     from osscl.methods.method import Schedule
@@ -116,6 +116,7 @@ def complete(
 
     from osscl.cli.show import watching
     from osscl.device import pick_device
+    from osscl.experiments.engine import carry_out
 
     specs = there.missing(asked.runs())
     if not specs:
@@ -124,7 +125,7 @@ def complete(
         pick_device(options.device)  # a wrong one is told before anything is run
     found = dict(there.records)
     watch = None if quiet or engine.name != "local" else partial(_named, watching, asked.table.id)
-    for done, record in enumerate(in_time(specs, options, engine, watch), 1):
+    for done, record in enumerate(carry_out(specs, options, engine, watch), 1):
         found[record.id] = record
         if not quiet:
             typer.echo(f"{asked.table.id}  run {done} of {len(specs)} done  {record.id}  {record.final:.1f} %")
@@ -133,21 +134,3 @@ def complete(
 
 def _named(watching: "Callable[[str], Any]", title: str, spec: "RunSpec") -> "Any":
     return watching(f"{title} {spec.id}")
-
-
-def in_time(
-    specs: "Sequence[RunSpec]", options: "Options", engine: "Engine", watch: "Watch | None" = None
-) -> "Iterator[RunRecord]":
-    """Runs by an engine; here, one after another, `options.max_minutes` bounds all of them together."""
-    import time
-
-    from osscl.experiments.engine import carry_out, refuse_missing_data
-
-    if engine.name != "local" or options.max_minutes is None:
-        yield from carry_out(specs, options, engine, watch)
-        return
-    refuse_missing_data(specs, options)
-    started = time.monotonic()
-    for spec in specs:
-        left = max(0.0, options.max_minutes - (time.monotonic() - started) / 60)
-        yield from carry_out([spec], replace(options, max_minutes=left), engine, watch)

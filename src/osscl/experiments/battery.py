@@ -87,15 +87,18 @@ def check_rows_are_judged_alone(make: Maker, stream: Stream) -> None:
 
 
 def check_memory(make: Maker, stream: Stream) -> None:
-    """What `memory.labeled` holds stays within the budget and, if anything, is equally shared by the classes met."""
-    agent = make()
-    if not hasattr(getattr(agent, "memory", None), "labeled"):
-        return
+    """Images that the state holds stay within the budget; `memory.labeled` is equally shared by the classes met."""
+    agent, budget = make(), make.setting.memory
     for t in range(len(stream)):
-        agent.learn(stream.step(t))
+        step = stream.step(t)
+        agent.learn(step)
+        shape, found = step.labeled.images.shape[1:], leaves(agent.state(), "", set()).values()
+        tensors = [leaf for leaf in found if isinstance(leaf, Tensor) and leaf.dtype == torch.uint8]
+        stored = sum(len(images) for images in tensors if images.shape[1:] == shape)
+        _claim("memory", stored <= budget, f"{stored} images are kept at step {t + 1}, the budget is {budget}")
+        if not hasattr(getattr(agent, "memory", None), "labeled"):
+            continue
         kept: Labeled = agent.memory.labeled  # type: ignore[attr-defined]
-        budget = make.setting.memory
-        _claim("memory", len(kept) <= budget, f"{len(kept)} images are kept at step {t + 1}, the budget is {budget}")
         counts = [int((kept.labels == c).sum()) for c in agent.classes]
         _claim("memory", sum(counts) == len(kept), f"images of classes not yet met are kept at step {t + 1}")
         _claim("memory", max(counts) - min(counts) <= 1, f"images a class at step {t + 1} are {counts}, not balanced")
@@ -152,6 +155,9 @@ def check_continues_exactly(make: Maker, stream: Stream) -> None:
     edges: list[bool] = []
     agent = make(edges.append)
     reports, images = _learn(agent, stream), held_out(stream).images
+    _claim(
+        "continues exactly", bool(edges), "learn() never calls runtime.keep(), so that no run could stop inside a step"
+    )
     for k in _moments(edges):
         resumed, told = _interrupted(make, stream, k)
         where = f"stopped at keep() number {k + 1} of {len(edges)} and reloaded"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from osscl.device import device_name, synchronise
-from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError
+from osscl.errors import DataError, Diverged, Occupied, SpecError, Stopped, UserError
 from osscl.experiments.record import Session, StepRecord, commit
 from osscl.frozen import from_plain, plain
 from osscl.methods.method import Method, Progress
@@ -209,7 +209,7 @@ def occupied(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another process is at work on this run, in {folder}") from None
+            raise Occupied(f"another process is at work on this run, in {folder}") from None
         except OSError as error:
             raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
         names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"

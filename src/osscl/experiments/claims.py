@@ -1,10 +1,11 @@
 """The paper's comparative claims as statements that records confirm or refute, pair by pair, on identical streams."""
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import mean, stdev
 from typing import Literal
 
 from osscl.experiments.cells import Cell
@@ -48,13 +49,14 @@ class Comparison:
 @dataclass(frozen=True)
 class Claim:
     """A statement about differences: it holds where each mean difference is from `low` to `high`, and above 0 where
-    `low` is 0."""
+    `low` is 0; it is refuted where one is not. What lies within a standard error of those bounds decides nothing."""
 
     statement: str
     comparisons: tuple[Comparison, ...]
     quantity: Quantity = "accuracy"
     low: float = 0.0
     high: float = math.inf
+    unsettled: str = ""  # why our runs cannot speak of it yet, whatever comes out
 
     def fits(self, difference: float) -> bool:
         above = difference > ROUNDING if self.low == 0 else difference >= self.low - ROUNDING
@@ -70,9 +72,15 @@ class Part:
     differences: tuple[float, ...]  # one a seed
 
     def verdict(self, claim: Claim) -> Verdict:
-        if len(self.seeds) < ENOUGH:
+        if len(self.seeds) < ENOUGH or claim.unsettled:
             return "undecided"
-        return "holds" if claim.fits(mean(self.differences)) else "refuted"
+        middle, error = mean(self.differences), stdev(self.differences) / math.sqrt(len(self.differences))
+        if claim.fits(middle - error) and claim.fits(middle + error):
+            return "holds"
+        below, above = claim.low - (middle - error), middle + error - claim.high
+        astride = below > 0 and above > 0  # a spread wider than all that is allowed
+        outside = not claim.fits(middle - error) and not claim.fits(middle + error) and not claim.fits(middle)
+        return "refuted" if outside and not astride else "undecided"
 
 
 @dataclass(frozen=True)
@@ -103,15 +111,18 @@ class Finding:
     @property
     def needed(self) -> tuple[list[str], list[int]]:
         """Tables and seeds of the pairs that are missing."""
-        paired = {part.comparison: part.seeds for part in self.parts}
-        lacking = [(one.table, _further(paired.get(one, ()))) for one in self.comparisons]
+        parts = {part.comparison: part for part in self.parts}
+        decided = {one for one, part in parts.items() if part.verdict(self.claim) != "undecided"}
+        wanted = [one for one in self.comparisons if one not in decided]
+        lacking = [(one.table, _further(parts[one].seeds if one in parts else ())) for one in wanted]
         tables = dict.fromkeys(table for table, seeds in lacking if seeds)
         return list(tables), sorted({seed for _, seeds in lacking for seed in seeds})
 
 
 def _further(paired: Sequence[int]) -> list[int]:
-    """The first seeds that are not among these, as many as make them enough."""
-    return [seed for seed in range(ENOUGH) if seed not in paired][: max(0, ENOUGH - len(paired))]
+    """The first seeds that are not among these: as many as make them enough, or as many again where those disagree."""
+    free = (seed for seed in itertools.count() if seed not in paired)
+    return list(itertools.islice(free, ENOUGH if len(paired) >= ENOUGH else ENOUGH - len(paired)))
 
 
 def is_trial(data: Data, schedule: Schedule) -> bool:

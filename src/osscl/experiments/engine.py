@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from osscl.errors import SpecError, Stopped, UserError, unknown
+from osscl.errors import Diverged, Occupied, SpecError, Stopped, UserError, unknown
 from osscl.experiments.checkpoint import Options, Unwatched, Watcher
 from osscl.experiments.plan import reference_of
 from osscl.experiments.record import RunRecord, read_record, write_record
@@ -53,12 +54,54 @@ LOCAL = Engine()
 def carry_out(
     specs: Sequence[RunSpec], options: Options, engine: Engine = LOCAL, watch: Watch | None = None
 ) -> Iterator[RunRecord]:
-    """The record of each distinct spec, as it is finished; what is recorded already is not run again."""
+    """The record of each distinct spec, as it is finished; what is recorded already is not run again.
+
+    A run that diverges, or that another process is at work on, does not keep the others from being carried out; it is
+    told after them. `options.max_minutes` bounds all runs together here, and each of them on Ray.
+    """
     distinct = list({spec.id: spec for spec in specs}.values())
     if engine.name == "ray":
         return _on_ray(distinct, options, engine, watch)
     refuse_missing_data(distinct, options)
-    return (carry_out_one(spec, options, watch) for spec in distinct)
+    return _here(distinct, options, watch)
+
+
+def _here(specs: Sequence[RunSpec], options: Options, watch: Watch | None) -> Iterator[RunRecord]:
+    started, failed = time.monotonic(), Failed(len(specs))
+    waiting = list(specs)
+    for last in (False, True):  # a run of another process may be finished by the time that the others are
+        occupied = []
+        for spec in waiting:
+            left = options.max_minutes
+            if left is not None:
+                left = max(0.0, left - (time.monotonic() - started) / 60)
+            try:
+                yield carry_out_one(spec, replace(options, max_minutes=left), watch)
+            except Occupied as error:
+                occupied.append(spec)
+                if last or len(specs) == 1:
+                    failed.add(spec, error)
+            except Diverged as error:
+                failed.add(spec, error)
+        waiting = occupied
+    failed.tell()
+
+
+class Failed:
+    """Runs of a list that came to nothing, to be told when the others are done."""
+
+    def __init__(self, runs: int) -> None:
+        self.runs, self.errors = runs, dict[str, UserError]()
+
+    def add(self, spec: RunSpec, error: UserError) -> None:
+        if self.runs == 1:
+            raise error
+        self.errors[spec.id] = error
+
+    def tell(self) -> None:
+        if self.errors:
+            told = "; ".join(f"{name}: {error}" for name, error in self.errors.items())
+            raise UserError(f"{len(self.errors)} of {self.runs} runs came to nothing, the others are done: {told}")
 
 
 def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:
@@ -84,6 +127,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
     for spec in recorded:
         yield read_record(_file(spec, options), type(spec.method))
     missing = [spec for spec in specs if spec not in recorded]
+    failed = Failed(len(specs))
     if not missing:
         return
     data = options.data.resolve() if options.data is not None else None
@@ -95,11 +139,17 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
         try:
             while waiting:
                 (done,), _ = ray.wait(list(waiting), num_returns=1)
-                yield _received(ray, done, waiting.pop(done), sent)
+                spec = waiting.pop(done)
+                received = _received(ray, done, spec, sent)
+                if isinstance(received, RunRecord):
+                    yield received
+                else:
+                    failed.add(spec, received)
         except (KeyboardInterrupt, SystemExit):  # Ray makes a polite kill a SystemExit
             raise Stopped from None
         finally:
             _stop(ray, list(waiting))
+    failed.tell()
 
 
 def part_of_a_gpu(wanted: Mapping[str, float]) -> bool:
@@ -124,13 +174,17 @@ def _submit(
 
 
 def _task(
-    spec: RunSpec, options: Options, watch: Watch | None, surroundings: Mapping[str, Any], after: RunRecord | None
-) -> RunRecord:
-    """One run in a worker; Ray begins it once `after` is there."""
+    spec: RunSpec, options: Options, watch: Watch | None, surroundings: Mapping[str, Any],
+    after: RunRecord | UserError | None,
+) -> RunRecord | UserError:  # fmt: skip
+    """One run in a worker; Ray begins it once `after` is there. An error that was raised there would be this one's."""
     os.environ.update(surroundings["variables"])
     sys.argv = list(surroundings["command"])  # a record names what was typed, not how Ray starts its workers
     torch.set_num_threads(surroundings["threads"])  # sums over several threads differ in their last bits
-    return carry_out_one(spec, options, watch)
+    try:
+        return carry_out_one(spec, options, watch)
+    except (Diverged, Occupied) as error:
+        return error
 
 
 def _surroundings() -> dict[str, Any]:
@@ -138,9 +192,9 @@ def _surroundings() -> dict[str, Any]:
     return {"variables": ours, "command": sys.argv, "threads": torch.get_num_threads()}
 
 
-def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord:
+def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord | UserError:
     try:
-        record: RunRecord = ray.get(task)
+        record: RunRecord | UserError = ray.get(task)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, UserError | Stopped):
             raise error.cause from None
@@ -148,7 +202,7 @@ def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord
     except ray.exceptions.WorkerCrashedError:
         tries = RETRIES + 1
         raise UserError(f"the worker of {spec.id} was lost {tries} times; the same command goes on") from None
-    if not _file(spec, options).exists():  # the worker's disk is not ours
+    if isinstance(record, RunRecord) and not _file(spec, options).exists():  # the worker's disk is not ours
         write_record(record, _file(spec, options))
     return record
 

@@ -132,10 +132,10 @@ def write_record(record: RunRecord, path: Path) -> None:
     write_text(path, json.dumps(record_to_plain(record), indent=1, allow_nan=False) + "\n")
 
 
-def read_record(path: Path, config: type | None = None) -> RunRecord:
+def read_record(path: Path | str, config: type | None = None) -> RunRecord:
     """The record in `path`, or one line that says what is wrong with the file. `config`: see `spec_from_plain`."""
     try:
-        data = json.loads(path.read_text())
+        data = json.loads(Path(path).read_text())
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
             raise DataError(f"it is not of the format {FORMAT!r}")
         record = from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config, recorded=True)})

@@ -56,6 +56,8 @@ def on_small_net(config: Any) -> Any:
     """`config` with the small network in place of each of its own, for schedules that only try the plumbing."""
     if hasattr(config, "backbone"):
         return replace(config, backbone="small")
+    if not _has_encoders(config):
+        return config
     reference, learner = (
         replace(part, net=replace(part.net, backbone="small", hidden=None, dim=64))
         for part in (config.reference, config.learner)
@@ -66,7 +68,9 @@ def on_small_net(config: Any) -> Any:
 def demo_sized(config: Any) -> Any:
     """`config` with network, batches, epochs and optimisers that suit digits; what makes it a method stays."""
     if hasattr(config, "backbone"):
-        return replace(config, backbone=SMALL.backbone, **DEMO_EPOCHS[type(config)])
+        return replace(config, backbone=SMALL.backbone, **DEMO_EPOCHS.get(type(config), {}))
+    if not _has_encoders(config):
+        return config
     like = DEMO_URSL.reference
     reference = replace(
         config.reference, net=like.net, tau=like.tau, epochs_first=like.epochs_first, epochs_later=like.epochs_later,
@@ -82,3 +86,8 @@ def demo_sized(config: Any) -> Any:
     if isinstance(config, UrslConfig):
         changes["gate"] = replace(config.gate, eta=DEMO_URSL.gate.eta, spread=DEMO_URSL.gate.spread)
     return replace(config, **changes)
+
+
+def _has_encoders(config: Any) -> bool:
+    """Whether it is made as URSL's is; a config of another make is of the size that it says."""
+    return hasattr(config, "reference") and hasattr(config, "learner")

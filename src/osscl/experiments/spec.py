@@ -11,7 +11,7 @@ from osscl.experiments.sizes import demo_sized, on_small_net, sized
 from osscl.frozen import added_later, content_id, from_plain, plain, require
 from osscl.methods import CONFIGURATIONS, METHOD_TYPES
 from osscl.methods.co2l import Co2lConfig
-from osscl.methods.method import PAPER, SCHEDULES, SHORT, Schedule
+from osscl.methods.method import PAPER, SCHEDULES, Schedule
 from osscl.stream.scenario import ScenarioSpec
 
 
@@ -43,8 +43,11 @@ class RunSpec:
         given = is_dataclass(self.method) and not isinstance(self.method, type)
         require(given, self, "method", "a config, as in osscl.CONFIGURATIONS")
         require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
-        if any(self.schedule.name == known.name and self.schedule != known for known in (PAPER, SHORT)):
-            raise SpecError(f"schedule.name={self.schedule.name} stands for another schedule; name this one otherwise")
+        if self.schedule != SCHEDULES.get(self.schedule.name, self.schedule):
+            name = self.schedule.name
+            raise SpecError(
+                f"schedule.name={name} stands for another schedule; name this one, as by schedule.name=mine"
+            )
         config = type(self.method)
         if config is not Elsewhere and config is not METHOD_TYPES.get(self.type, config):
             raise SpecError(f"{self.type} is a method of this package: rename {config.__qualname__}")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.frozen import added_later, require, require_choices
+from osscl.frozen import added_later, require, require_declared
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class OptimiserConfig:
     milestones: tuple[float, ...] = added_later((), legacy=())  # shares of the phase after which the rate is a tenth
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
         require(self.rate > 0, self, "rate", "positive")
         require(0 <= self.min_rate <= self.rate, self, "min_rate", "between 0 and the rate")
         require(self.decay >= 0, self, "decay", "0 or more")

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.frozen import added_later, require, require_choices
+from osscl.frozen import added_later, require, require_declared
 from osscl.learn.balance import class_sums, rank_in_class
 from osscl.learn.carried import Carried, Past, equal_classes, no_past, summed_up
 from osscl.learn.likeness import Likeness, likeness, with_threshold, world_of
@@ -47,7 +47,7 @@ class HeadConfig:
     carried: bool = added_later(False, legacy=False)
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 0, self, "batch", "positive")
         require(self.rate > 0, self, "rate", "positive")

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from osscl.data.images import Labeled, concat
-from osscl.frozen import require_choices
+from osscl.frozen import require_declared
 
 Policy = Literal["random", "low", "high", "rainbow", "first"]
 
@@ -21,7 +21,7 @@ class MemoryConfig:
     confidence: Literal["prototype_cosine", "head_probability"] = "prototype_cosine"  # what low, high, rainbow sort by
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
 
 
 def quotas(budget: int, classes: int) -> list[int]:

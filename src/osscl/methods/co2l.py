@@ -12,7 +12,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
-from osscl.frozen import require, require_choices
+from osscl.frozen import require, require_declared
 from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
 from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
@@ -33,7 +33,7 @@ class Co2lConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
         require(self.head.pseudo == "none", self.head, "pseudo", "none: Co2L has no gate")
         require(not self.head.carried, self.head, "carried", "false: Co2L has no unlabelled images to follow drift by")
         require(self.head.reference == 0, self.head, "reference", "0: Co2L has no reference")

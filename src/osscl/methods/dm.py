@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.frozen import require, require_choices
+from osscl.frozen import require, require_declared
 from osscl.learn.balance import BALANCING, class_weights, rank_in_class
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
@@ -56,7 +56,7 @@ class DmConfig:
 
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
-        require_choices(self)
+        require_declared(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
         for name in (
             "epochs",

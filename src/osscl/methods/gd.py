@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.data.images import columns_of, concat
-from osscl.frozen import require, require_choices
+from osscl.frozen import require, require_declared
 from osscl.learn.balance import BALANCING, class_weights
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
@@ -54,7 +54,7 @@ class GdConfig:
 
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
-        require_choices(self)
+        require_declared(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
         for name in ("epochs_teacher", "epochs", "epochs_balance", "batch", "temperature"):
             require(getattr(self, name) > 0, self, name, "positive")

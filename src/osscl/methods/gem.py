@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from osscl.data.images import Labeled, columns_of
 from osscl.device import Replay, SideBySide, compiled_for_several_gradients
-from osscl.frozen import require, require_choices
+from osscl.frozen import require, require_declared
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory
 from osscl.learn.sampling import Shuffled, side_by_side
@@ -51,7 +51,7 @@ class GemConfig:
 
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
-        require_choices(self)
+        require_declared(self)
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
         require(self.margin >= 0, self, "margin", "0 or more")

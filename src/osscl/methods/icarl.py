@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.frozen import require
+from osscl.frozen import require, require_declared
 from osscl.learn.balance import class_sums
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.memory import Memory, herded
@@ -42,6 +42,7 @@ class IcarlConfig:
 
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
+        require_declared(self)
         require(self.epochs > 0, self, "epochs", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
 

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import update_bn
 
 from osscl.data.images import Labeled
 from osscl.device import WORTH_COMPILING, Replay
-from osscl.frozen import added_later, require, require_choices
+from osscl.frozen import added_later, require, require_declared
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Balanced, Shuffled, with_draws
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
@@ -54,7 +54,7 @@ class LearnerConfig:
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
         for name in ("sup", "gamma", "lam"):
             require(getattr(self, name) >= 0, self, name, "0 or more")
         require(self.sup + self.gamma + self.lam > 0, self, "sup", "positive, or gamma or lam must be")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled
 from osscl.device import synchronise
-from osscl.frozen import require
+from osscl.frozen import require, require_declared
 from osscl.stream.step import Step
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
@@ -35,6 +35,7 @@ class Schedule:
     small_net: bool = False
 
     def __post_init__(self) -> None:
+        require_declared(self)
         word = self.name.replace("-", "").replace("_", "").replace(".", "")  # it becomes part of a folder's name
         require(word.isalnum() and self.name[0] != ".", self, "name", "letters, digits, '-', '_' and '.'")
         require(0 < self.share <= 1000, self, "share", "in (0, 1000]")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from osscl.device import Replay, device_name
-from osscl.frozen import content_id, from_plain, plain, require, require_choices
+from osscl.frozen import content_id, from_plain, plain, require, require_declared
 from osscl.learn.descent import Descent, OptimiserConfig
 from osscl.learn.sampling import Shuffled, with_draws
 from osscl.losses.contrastive import nt_xent
@@ -44,7 +44,7 @@ class ReferenceConfig:
     pretrained: bool = False  # trained once on the whole pools before the first step, then frozen
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
         require(self.tau > 0, self, "tau", "positive")
         require(self.epochs_first > 0, self, "epochs_first", "positive")
         require(self.epochs_later > 0, self, "epochs_later", "positive")
@@ -165,7 +165,7 @@ class Reference:
         """Of everything that these weights depend on; `history` stands for every U_t so far, its t and its pixels."""
         sub_spec = self.config, self.setting.augmentation, self.setting.images
         training = self.setting.schedule.share, self.setting.schedule.max_updates, self.setting.seed, history, code()
-        machine = str(self.runtime.precision), self.runtime.device.type
+        machine = str(self.runtime.precision), self.runtime.device.type, torch.__version__
         return content_id([*sub_spec, *training, *machine], 24)
 
     def _from_cache(self, key: str) -> PhaseReport | None:

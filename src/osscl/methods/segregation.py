@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.data.images import Labeled, columns_of
-from osscl.frozen import require, require_choices
+from osscl.frozen import require, require_declared
 from osscl.learn.balance import class_sums
 from osscl.stream.randomness import seeded
 from osscl.vision.augment import Augmentation, augment, draws
@@ -32,7 +32,7 @@ class GateConfig:
     guide: Literal["gated", "all"] = "gated"  # L_KD sees U-hat, or the whole of U_t
 
     def __post_init__(self) -> None:
-        require_choices(self)
+        require_declared(self)
         require(self.eta[0] <= self.eta[1], self, "eta", "(eta_id, eta_pl) with eta_id <= eta_pl")
         require(0 <= self.prototype_views <= 1000, self, "prototype_views", "in [0, 1000]")
 
@@ -83,12 +83,16 @@ class Look:
     seed: int
     names: tuple[str | int, ...]
 
-    def mean_view(self, images: Tensor) -> Tensor:
-        """The mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image where A is empty."""
+    def mean_view(self, images: Tensor, alike: bool = False) -> Tensor:
+        """The mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image where A is empty.
+
+        `alike`: the same draws for all rows, so that an image looks the same wherever it stands among others.
+        """
         embed = self.reference if self.config.unit_first else self.reference.project
         total = None
         for a in range(self.config.prototype_views):
-            u = draws(len(images), seeded(self.seed, *self.names, "prototype", a, device=images.device))
+            rng = seeded(self.seed, *self.names, "prototype", a, device=images.device)
+            u = draws(1, rng).expand(len(images), -1) if alike else draws(len(images), rng)
             view = in_chunks(lambda x, u: embed(augment(x, u, self.augmentation)), images, u)
             total = view if total is None else total + view
         return in_chunks(embed, images) if total is None else total / self.config.prototype_views
@@ -97,7 +101,7 @@ class Look:
         """What is held against prototypes, unit rows: of labelled and of unlabelled images alike."""
         if self.config.score_views == "plain":
             return in_chunks(self.reference, images)
-        return F.normalize(self.mean_view(images), dim=1)
+        return F.normalize(self.mean_view(images, alike=True), dim=1)
 
 
 def open_gate(look: Look, labeled: Labeled, classes: Sequence[int]) -> Gate:

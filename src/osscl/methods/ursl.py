@@ -8,6 +8,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
+from osscl.frozen import require_declared
 from osscl.learn.heads import HeadConfig
 from osscl.learn.memory import Memory, MemoryConfig
 from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
@@ -31,6 +32,7 @@ class UrslConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
 
     def __post_init__(self) -> None:
+        require_declared(self)
         if self.learner.start != "random" and self.learner.net != self.reference.net:
             raise SpecError(
                 f"learner.start={self.learner.start} needs learner.net and reference.net to be of one shape"

@@ -52,11 +52,11 @@ def latex_text(text: str) -> str:
     return "".join(rf"$\hat {x[0]}$" if len(x) > 1 else LATEX.get(x, x) for x in letters)
 
 
-FORMATS: dict[str, Callable[[TableSection], str]] = {"md": as_markdown, "csv": as_csv, "latex": as_latex}
+FORMATS: dict[str, Callable[[TableSection], str]] = {"markdown": as_markdown, "csv": as_csv, "latex": as_latex}
 
 
 def as_text(tables: Sequence[TableSection], form: str) -> str:
     """All tables in one of FORMATS, each under its title where there are several."""
-    title = {"md": "## {}\n\n", "csv": "# {}\n", "latex": "% {}\n"}[form]
+    title = {"markdown": "## {}\n\n", "csv": "# {}\n", "latex": "% {}\n"}[form]
     heads = [title.format(table.title) if len(tables) > 1 else "" for table in tables]
     return "\n".join(head + FORMATS[form](table) for head, table in zip(heads, tables, strict=True))

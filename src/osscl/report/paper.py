@@ -72,7 +72,8 @@ def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) 
     made = f"; made on {', '.join(devices)}" if devices else ""
     spread = any(one.cell.published is not None and one.cell.published.std is not None for one in found)
     theirs = " The paper's: mean ± std of 3 runs." if spread else ""
-    what = "Minutes" if all(one.cell.measure != "accuracy" for one in found) else "Final accuracy in % (min: minutes)"
+    timed = {one.cell.measure != "accuracy" for one in found}
+    what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
     told = seeds_told((seed for one in found for seed in one.seeds), seeds)
     words = f"schedule {schedule.name}, {told}, mean ± population std over seeds"
     untimed = (

@@ -25,7 +25,8 @@ def section(records: Records, trials: bool = False) -> TableSection:
     found = sorted(findings(CLAIMS, records, trials), key=lambda finding: ORDER.index(finding.verdict))
     note = (
         f"{counts(found)}; {_over(records, trials)} A pair shares schedule, seed, classes and test rows.\n"
-        f"Undecided: fewer than {ENOUGH} paired seeds. Differences are means over seeds, ± std; the paper's beside."
+        f"Undecided: fewer than {ENOUGH} paired seeds, or a mean less than its standard error from what decides. "
+        "Differences are means over seeds, ± population std; the paper's beside."
     )
     return TableSection("Claims", HEADER, rows(found), note)
 
@@ -57,6 +58,8 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
 
 def _needs(finding: Finding) -> str:
     """As in: needs T4, seeds 0-2."""
+    if finding.claim.unsettled:
+        return finding.claim.unsettled
     tables, seeds = finding.needed
     timed = ", timed on one kind of device with no other work on it" if finding.claim.quantity == "minutes" else ""
     return f"needs {', '.join(tables)}, {seeds_words(seeds)}{timed}"

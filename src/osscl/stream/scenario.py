@@ -9,7 +9,7 @@ from torch import Generator
 
 from osscl.data.benchmarks import dataset
 from osscl.errors import SpecError
-from osscl.frozen import require, require_choices
+from osscl.frozen import require, require_declared
 
 Regime = Literal["osscl", "only_supervised", "after", "before", "only_related", "only_unrelated", "non_iid"]
 PARTIAL = ("after", "before")  # regimes that draw as many rows as there are, and say how many that was
@@ -37,8 +37,8 @@ class ScenarioSpec:
 
     def __post_init__(self) -> None:
         self._fill_in()
-        require_choices(self)
-        require(not isinstance(self.peripheral, str), self, "peripheral", "a tuple of names")
+        require(isinstance(self.peripheral, tuple), self, "peripheral", "a tuple of names")
+        require_declared(self)
         require(len(set(self.peripheral)) == len(self.peripheral), self, "peripheral", "free of repetitions")
         require(self.main not in self.peripheral, self, "peripheral", f"other sets than the main one, {self.main!r}")
         if (self.labeled_fraction is None) == (self.labels_per_class is None):

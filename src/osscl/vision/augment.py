@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from osscl.device import fused
-from osscl.frozen import require
+from osscl.frozen import require, require_declared
 
 TRIES = 4  # Deviation: torchvision tries ten crops; four leave fewer than one image in a thousand to the fallback
 DRAWS = 2 * TRIES + 10
@@ -35,6 +35,7 @@ class Augmentation:
     grey: float = 0.2
 
     def __post_init__(self) -> None:
+        require_declared(self)
         require(0 < self.scale[0] <= self.scale[1] <= 1, self, "scale", "0 < low <= high <= 1")
         require(0 < self.ratio[0] <= self.ratio[1], self, "ratio", "0 < low <= high")
         for name in ("flip", "jitter", "grey"):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osscl.device import fused
-from osscl.frozen import require
+from osscl.frozen import require, require_declared
 from osscl.vision.backbones import BACKBONES, require_backbone
 
 CHUNK = 1024  # images a forward pass without gradients; one shape, so that one compiled graph serves them all
@@ -28,6 +28,7 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
+        require_declared(self)
         require(self.hidden is None or 0 < self.hidden <= WIDEST, self, "hidden", f"in [1, {WIDEST}], or null")
         require(0 < self.dim <= WIDEST, self, "dim", f"in [1, {WIDEST}]")
 
