@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from osscl.cli.show import comparison
+from osscl.experiments.bench_methods import PASSES
 from osscl.experiments.record import read_records
+from osscl.methods import CONFIGURATIONS, METHOD_TYPES, METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -102,3 +104,10 @@ def test_the_demos_table_is_what_its_records_say():
     assert forgetting == [f"{first[name].forgetting:.1f}" for name in names]
     said = str(caption).partition(" Seconds:")[0]
     assert "reference 30/10" in said and said in " ".join(block.split())
+
+
+def test_every_method_has_its_page_and_its_floor():
+    pages = {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")}
+    assert pages >= set(METHOD_TYPES)
+    assert {type(CONFIGURATIONS[name]) for name in PASSES} == set(METHODS)
+    assert all(f"`{name}`" in README for name in CONFIGURATIONS)

@@ -7,6 +7,7 @@ import torch
 
 from osscl.cli.study import changes_of
 from osscl.errors import SpecError
+from osscl.experiments import sizes
 from osscl.experiments.checkpoint import Options
 from osscl.experiments.run import run
 from osscl.experiments.spec import configuration, describe_schedule, experiment, make_spec
@@ -75,3 +76,19 @@ def test_milestones_know_no_warm_up():
     with pytest.raises(SpecError, match="warmup must be 0 where there are milestones"):
         OptimiserConfig(milestones=(0.5,), warmup=0.1)
     assert replace(OptimiserConfig(), milestones=(0.5,)).warmup == 0
+
+
+def test_a_config_of_another_make_is_run_at_the_size_that_it_says(monkeypatch):
+    @dataclass(frozen=True)
+    class OwnConfig:
+        width: int = 3
+
+    @dataclass(frozen=True)
+    class OtherConfig:
+        backbone: str = "resnet18"
+
+    for config in (OwnConfig, OtherConfig):
+        monkeypatch.setitem(sizes.METHODS, config, object)
+    for schedule in (SMOKE, DEMO, PAPER):
+        assert sizes.sized(OwnConfig(), schedule) == OwnConfig()
+    assert [sizes.sized(OtherConfig(), s).backbone for s in (SMOKE, DEMO)] == ["small", "small-wide"]

@@ -424,5 +424,5 @@ def test_a_file_that_is_no_storage_is_named_and_left_alone(refuses, tmp_path):
 
 def test_a_stopped_search_shows_what_it_has_and_can_go_on(typed):
     pytest.importorskip("optuna")
-    code, shown, told = typed("tune", *SMALL, "--search", "learner.lam=[.05,.2]", "--timeout", "0")
+    code, shown, told = typed("tune", *SMALL, "--search", "learner.lam=[.05,.2]", "--max-minutes", "0")
     assert code == 3 and "goes on" in told and "trial" in shown

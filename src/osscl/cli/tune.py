@@ -34,7 +34,7 @@ def tune(
     search: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUES", help=SEARCH)] = None,
     space: Annotated[str | None, typer.Option(help="paper: its Table 7; ursl's where no --search is given.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Over all workers and sessions.")] = 20,
-    timeout: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="Stop cleanly after so long.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long.")] = None,
     prune_after: Annotated[int, typer.Option(min=1, help="Finished trials before any is pruned.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     data: Data = None,
@@ -71,7 +71,7 @@ def tune(
     pick_device(device)  # a wrong one is told before anything is stored
     spec = spec if seed is None else with_seed(spec, seed)
     plan = Search(on_validation_rows(spec), sought, out, prune_after)
-    carry_out(plan, Options(data=data, device=device), trials, timeout, [] if spec_file is not None else command)
+    carry_out(plan, Options(data=data, device=device), trials, max_minutes, [] if spec_file is not None else command)
 
 
 def typed(name: str | None, flags: dict[str, Any]) -> list[str]:
@@ -83,14 +83,14 @@ def typed(name: str | None, flags: dict[str, Any]) -> list[str]:
     return words
 
 
-def carry_out(search: "Search", options: Any, trials: int, timeout: float | None, command: Sequence[str]) -> None:
+def carry_out(search: "Search", options: Any, trials: int, max_minutes: float | None, command: Sequence[str]) -> None:
     from osscl.cli.show import console, quoted, watching
     from osscl.experiments.trials import best, open_study, tried
     from osscl.experiments.tune import tune
 
     stopped = False
     try:
-        tune(search, options, trials, timeout, watching)
+        tune(search, options, trials, None if max_minutes is None else 60 * max_minutes, watching)
     except Stopped:
         stopped = True
     found = tried(open_study(search))
