@@ -96,7 +96,7 @@ class Browser:
     def settle(self):
         """Until every figure in the window is drawn, and two looks in a row find equally many."""
         self.wait(
-            "[...document.querySelectorAll('.plot')].every(plot => !plot.offsetParent"
+            "[...document.querySelectorAll('.plot')].every(plot => !plot.checkVisibility()"
             " || plot.getBoundingClientRect().top > innerHeight || plot.querySelector('svg.main-svg'))"
         )
         count, before = -1, -2

@@ -96,6 +96,10 @@ def test_a_chapter_says_how_long_each_method_is_trained(ursl):
     words = one_chapter(ursl, shorter).schedule_words
     assert words.startswith("paper: ") and "ursl reference 400/100, learner 200 epochs" in words
     assert "learner.epochs=50 reference 400/100, learner 50 epochs" in words
+    alike = [override(ursl.spec.method, [f"learner.gamma={gamma}"]) for gamma in (0.1, 0.2)]
+    more = [replace(ursl, spec=replace(ursl.spec, method=method)) for method in alike]
+    words = one_chapter(ursl, shorter, *more).schedule_words
+    assert words.endswith("; the others reference 400/100, learner 200 epochs")
 
 
 def test_seeds_of_one_method_are_one_entry_with_their_number(ursl):
@@ -332,6 +336,32 @@ def test_cells_without_a_number_of_ours_are_folded_away_and_counted():
     assert "2 of 3 cells without a number of ours" in folded
     assert "<details>" not in titled_table(TableSection("T", ("row", "ours", "paper"), rows[:1]))
     assert "<details>" not in titled_table(TableSection("T", ("row", "paper"), [("p05", "—")]))
+
+
+def test_claims_without_a_pair_are_folded_away_whole():
+    rows = [("L_sup helps", "undecided", "+6.5 (n=1)"), ("", "needs T4", "—"), ("BYOL", "undecided", "—")]
+    shown, folded = titled_table(TableSection("Claims", ("claim", "verdict", "difference"), rows)).split("<details>")
+    assert "needs T4" in shown and "BYOL" not in shown and "BYOL" in folded
+    assert "1 of 2 claims of which no pair of runs is recorded" in folded
+
+
+def test_tables_with_hardly_a_number_of_ours_are_lines_to_be_opened(ursl):
+    def told(title, *ours):
+        return TableSection(title, ("row", "ours"), [(f"row {i}", value) for i, value in enumerate(ours)])
+
+    tables = [told("T4", "27.3", "25.2", "20.8"), told("T5", "27.3", "37.0", "—")]
+    page = build_page([ursl], sections=tables)
+    assert "<h3>T4</h3>" in page and "<h3>T5</h3>" not in page
+    assert "<summary>T5: 2 of 3 cells</summary>" in page
+    assert "numbers of ours</h3>" not in build_page([ursl], sections=tables[:1])
+
+
+def test_a_page_of_many_settings_folds_the_insides_away(ursl):
+    settings = [
+        replace(ursl, spec=replace(ursl.spec, scenario=replace(ursl.spec.scenario, memory=m))) for m in (1, 2, 3)
+    ]
+    assert build_page(settings[:2]).count('<details class="inside">') == 0
+    assert build_page(settings).count('<details class="inside">') == 3
 
 
 def test_a_table_can_be_scrolled_by_keyboard():

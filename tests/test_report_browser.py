@@ -12,12 +12,14 @@ from osscl.experiments.checkpoint import Options
 from osscl.experiments.demo import demo_specs
 from osscl.experiments.record import read_records
 from osscl.experiments.run import run
+from osscl.report.chapters import chapters_of
 from osscl.report.formats import TableSection
 from osscl.report.page import build_page
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium")
 DESKTOP, PHONE = 1280, 390
-FIGURES = "[...document.querySelectorAll('.plot')].filter(plot => plot.offsetParent)"
+PAGES = ("results", "setting", "demo")
+FIGURES = "[...document.querySelectorAll('.plot')].filter(plot => plot.checkVisibility())"
 
 
 @pytest.fixture(scope="module")
@@ -28,22 +30,22 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """The page of the recorded runs, and the page of a small demo with its pictures."""
+    """The page of all recorded runs, of those in one setting, and of a small demo with its pictures."""
     folder = tmp_path_factory.mktemp("pages")
     kept, _ = read_records(Path(__file__).parents[1] / "results" / "h200")
     claims = TableSection("Claims", ("claim", "verdict"), [("each loss term helps", "undecided (n=1)")], "n=1")
     (folder / "results.html").write_text(build_page(kept, sections=[claims]), encoding="utf-8")
+    longest = max(chapters_of(kept), key=lambda chapter: len(chapter.entries))
+    (folder / "setting.html").write_text(build_page([entry.first for entry in longest.entries]), encoding="utf-8")
     options = Options(out=folder / "runs", device="cpu", share_references=False)
     records = [run(spec, options) for spec in demo_specs(0, smallest=True).values()]
     records += [replace(r, id=f"{r.id}-1", spec=replace(r.spec, seed=1)) for r in records]
     banks = {name: load_bank(name, folder) for name in ("digits", "letters")}
     (folder / "demo.html").write_text(build_page(records, banks), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in ("results", "demo")}
+    return {name: folder / f"{name}.html" for name in PAGES}
 
 
-@pytest.mark.parametrize(
-    ("page", "width", "dark"), [*itertools.product(["results", "demo"], [DESKTOP, PHONE], [False, True])]
-)
+@pytest.mark.parametrize(("page", "width", "dark"), [*itertools.product(PAGES, [DESKTOP, PHONE], [False, True])])
 def test_every_figure_is_drawn_without_an_error(browser, pages, page, width, dark):
     browser.open(pages[page], width, height=40_000, dark=dark)  # so high that every figure is in sight
     drawn = browser.evaluate(
@@ -59,13 +61,14 @@ def test_every_figure_is_drawn_without_an_error(browser, pages, page, width, dar
 
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-@pytest.mark.parametrize("page", ["results", "demo"])
+@pytest.mark.parametrize("page", PAGES)
 def test_nothing_sticks_out_sideways(browser, pages, page, width):
     browser.open(pages[page], width, height=40_000)
     browser.evaluate("document.querySelectorAll('details').forEach(box => box.open = true)")
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     wide = browser.evaluate(
-        "[...document.querySelectorAll('main *')].filter(e => e.offsetParent && !e.closest('.scroll, pre, svg, nav')"
+        "[...document.querySelectorAll('main *')].filter(e => e.checkVisibility()"
+        " && !e.closest('.scroll, pre, svg, nav')"
         " && e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right > innerWidth + 1)"
         ".map(e => e.outerHTML.slice(0, 80))"
     )
@@ -74,7 +77,7 @@ def test_nothing_sticks_out_sideways(browser, pages, page, width):
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
 def test_no_label_of_a_figure_is_cut_off(browser, pages, width):
-    browser.open(pages["results"], width, height=40_000)
+    browser.open(pages["setting"], width, height=40_000)
     cut = browser.evaluate(
         f"{FIGURES}.flatMap(plot => {{ const room = plot.getBoundingClientRect();"
         " return [...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .xtitle, .ytitle')]"
@@ -102,8 +105,8 @@ def test_the_page_follows_the_system_and_the_button(browser, pages):
 
 
 def test_choosing_a_method_shows_its_figures(browser, pages):
-    browser.open(pages["results"], DESKTOP, height=40_000)
-    shown = "[...document.querySelectorAll('.panel')].filter(p => p.offsetParent).map(p => p.id)"
+    browser.open(pages["setting"], DESKTOP, height=40_000)
+    shown = "[...document.querySelectorAll('.panel')].filter(p => p.checkVisibility()).map(p => p.id)"
     before = browser.evaluate(shown)
     chooser = "[...document.querySelectorAll('select')].find(s => s.options.length > 1)"
     first, second = browser.evaluate(f"[...{chooser}.options].slice(0, 2).map(o => o.value)")
@@ -115,14 +118,26 @@ def test_choosing_a_method_shows_its_figures(browser, pages):
     assert browser.errors == []
 
 
+def test_a_page_of_many_settings_is_folded_and_opens(browser, pages):
+    """All recorded runs once made a page of 59,000 pixels, of which nobody saw the end."""
+    browser.open(pages["results"], DESKTOP, height=1000)
+    assert browser.evaluate("document.documentElement.scrollHeight") < 27_000
+    assert browser.evaluate("[...document.querySelectorAll('.panel')].filter(p => p.checkVisibility()).length") == 0
+    inside = "document.querySelector('#setting-2 .inside')"
+    assert browser.evaluate(f"{inside}.querySelectorAll('.plot svg.main-svg').length") == 0
+    browser.evaluate(f"{inside}.querySelector('summary').click(), {inside}.scrollIntoView(), 0")
+    browser.wait(f"{inside}.querySelectorAll('.plot svg.main-svg').length > 0")
+    assert browser.errors == []
+
+
 def test_the_slider_moves_through_the_steps(browser, pages):
-    browser.open(pages["results"], DESKTOP, height=40_000)
+    browser.open(pages["setting"], DESKTOP, height=40_000)
     slider = "document.querySelector('.panel:not([hidden]) .slider input[aria-label^=Scores]')"
     threshold = f"{slider}.closest('figure').querySelector('.annotation-text').textContent"
     last = browser.evaluate(threshold)
     browser.evaluate(f"(s => {{ s.value = 0; s.dispatchEvent(new Event('input')); }})({slider})")
     assert browser.evaluate(threshold) != last
-    assert browser.evaluate(f"{slider}.closest('.slider').querySelector('output').value") == "step 1 of 5"
+    assert browser.evaluate(f"{slider}.closest('.slider').querySelector('output').value") == "step 1 of 10"
 
 
 def test_a_legend_hides_its_lines(browser, pages):

@@ -77,7 +77,11 @@ class Chapter:
             lengths.setdefault(told.removeprefix(name).strip(" ()"), []).append(entry.name)
         if len(lengths) == 1:
             return told
-        return f"{name}: " + "; ".join(f"{' and '.join(names)} {told}" for told, names in lengths.items())
+        largest = max(lengths, key=lambda told: len(lengths[told]))
+        others = len(lengths[largest]) > 2  # so many names would hide what is said of them
+        ordered = sorted(lengths, key=lambda told: others and told == largest)
+        words = {told: "the others" if others and told == largest else " and ".join(lengths[told]) for told in ordered}
+        return f"{name}: " + "; ".join(f"{names} {told}" for told, names in words.items())
 
     @property
     def paper(self) -> tuple[float, float] | None:

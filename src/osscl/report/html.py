@@ -5,11 +5,14 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from osscl.report.formats import DASH, TableSection
 from osscl.report.plots import Figure, Key
 
 SYMBOLS = ("UR", "SL", "U", "T", "L", "τ")
+UNMEASURED = {"ours": "cells without a number of ours", "difference": "claims of which no pair of runs is recorded"}
+Rows = list[tuple[str, ...]]
 GOOD, BAD, OPEN = ("reached", "holds"), ("short by", "refuted"), ("undecided", "not run", "not timed")
 
 
@@ -52,20 +55,37 @@ def cell(text: str) -> str:
 
 
 def titled_table(section: TableSection) -> str:
-    """A card. Cells of the paper without a number of ours are folded away, so that one sees what there is."""
-    ours = section.columns.index("ours") if "ours" in section.columns else None
-    without = [row for row in section.rows if ours is not None and row[ours] == DASH]
-    shown = table(replace(section, rows=[row for row in section.rows if ours is None or row[ours] != DASH]))
-    words, folded = "cells without a number of ours", ""
+    """A card. What has no number of ours is folded away, so that one sees what there is."""
+    return f"<section class=card><h3>{prose(section.title)}</h3>{folding_table(section)}</section>"
+
+
+def folding_table(section: TableSection) -> str:
+    with_ours, without = measured(section)
+    shown = table(replace(section, rows=list(chain(*with_ours)))) if with_ours else ""
+    folded = ""
     if without:
-        rest = table(replace(section, title=f"{section.title}: {words}", rows=without))
-        folded = details(f"{len(without)} of {len(section.rows)} {words}", rest)
+        words = next(words for column, words in UNMEASURED.items() if column in section.columns)
+        rest = table(replace(section, title=f"{section.title}: {words}", rows=list(chain(*without))))
+        folded = details(f"{len(without)} of {len(with_ours) + len(without)} {words}", rest)
     note = f"<p class=note>{prose(section.note)}</p>" if section.note else ""
-    return f"<section class=card><h3>{prose(section.title)}</h3>{shown}{folded}{note}</section>"
+    return f"{shown}{folded}{note}"
 
 
-def details(summary: str, inside: str) -> str:
-    return f"<details><summary>{escape(summary)}</summary>{inside}</details>"
+def measured(section: TableSection) -> tuple[list[Rows], list[Rows]]:
+    """Groups of rows with a number of ours, and those without; a row that begins empty goes with the one above."""
+    groups: list[Rows] = []
+    for row in section.rows:
+        if row[0] or not groups:
+            groups.append([])
+        groups[-1].append(row)
+    places = [section.columns.index(column) for column in UNMEASURED if column in section.columns]
+    without = [group for group in groups if places and all(row[places[0]] == DASH for row in group)]
+    return [group for group in groups if group not in without], without
+
+
+def details(summary: str, inside: str, css: str = "") -> str:
+    marked = f' class="{css}"' if css else ""
+    return f"<details{marked}><summary>{escape(summary)}</summary>{inside}</details>"
 
 
 def legend(keys: Sequence[Key]) -> str:

@@ -65,7 +65,7 @@
 
   for (const element of document.querySelectorAll(".plot")) near.observe(element);
   window.addEventListener("beforeprint", () => {
-    for (const element of document.querySelectorAll(".plot")) if (element.offsetParent) draw(element);
+    for (const element of document.querySelectorAll(".plot")) if (element.checkVisibility()) draw(element);
   });
 
   for (const legend of document.querySelectorAll(".legend")) {

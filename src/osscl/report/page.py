@@ -16,6 +16,8 @@ from osscl.report.thumbnails import strips_of
 
 DEMO = '<meta name="osscl-report" content="demo">'  # what the demo may overwrite
 
+FEW = 2  # settings on a page up to which every method is shown from inside
+
 
 def build_page(
     records: Sequence[RunRecord],
@@ -31,7 +33,7 @@ def build_page(
     parts = [
         headline_section(records),
         method_section(),
-        *(chapter_section(chapter, banks or {}, strips) for chapter in chapters),
+        *(chapter_section(chapter, banks or {}, strips, folded=len(chapters) > FEW) for chapter in chapters),
         tables_section(sections),
         runs_section(records),
     ]

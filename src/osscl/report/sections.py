@@ -15,7 +15,7 @@ from osscl.report.drawing import drawing, explanation
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves, keys_of
 from osscl.report.formats import TableSection
 from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_histograms
-from osscl.report.html import cell, details, escape, figure, legend, titled_table
+from osscl.report.html import cell, details, escape, figure, folding_table, legend, measured, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
 from osscl.report.tables import HEADLINE, beside, grouped, headline, headline_row
 from osscl.report.thumbnails import Strip, Tile
@@ -25,6 +25,8 @@ KINDS = {
     "seen": "of a class met", "unseen": "of a class to come", "main": "of the main set", "foreign": "of another set",
 }  # fmt: skip
 SMOKE_WORDS = "smoke: a few updates on a small network; it shows that things run, not how well"
+TELLING = 3  # numbers of ours from which on a table of the paper says something
+INSIDE = "Look inside: who is remembered, who is taken for whom, what looks known, what the gate did"
 NO_DATA = "What it let in and kept out: the data is not at hand; `osscl report --data DIR` would show the pictures."
 
 
@@ -62,21 +64,31 @@ def method_section() -> str:
 
 
 def tables_section(sections: Sequence[TableSection]) -> str:
+    """A card a table; those with hardly a number of ours are lines of one card, to be opened."""
     if not sections:
         return ""
-    return f"<section id=paper><h2>Beside the paper</h2>{''.join(map(titled_table, sections))}</section>"
+    scant = [one for one in sections if "ours" in one.columns and len(measured(one)[0]) < TELLING]
+    lines = "".join(
+        details(f"{one.title}: {len(measured(one)[0])} of {len(one.rows)} cells", folding_table(one)) for one in scant
+    )
+    rest = f"<div class='card runs'><h3>Tables with fewer than {TELLING} numbers of ours</h3>{lines}</div>"
+    cards = [titled_table(one) for one in sections if one not in scant]
+    return f"<section id=paper><h2>Beside the paper</h2>{''.join(cards)}{rest if scant else ''}</section>"
 
 
-def chapter_section(chapter: Chapter, banks: Mapping[str, ImageBank], strips: Mapping[str, Strip]) -> str:
-    """One setting: all methods together, then a look inside each."""
+def chapter_section(
+    chapter: Chapter, banks: Mapping[str, ImageBank], strips: Mapping[str, Strip], folded: bool = False
+) -> str:
+    """One setting: all methods together, then a look inside each, folded away where a page has many settings."""
     compared = [accuracy_curves(chapter), forgetting_curves(chapter)]
     timed = time_by_phase(chapter)
     drawn = "".join(figure(one, 3) for one in compared if one is not None)
     panels = "".join(_panel(chapter, i, entry, banks, strips) for i, entry in enumerate(chapter.entries))
+    inside = f"<div class=panels>{_chooser(chapter)}{panels}</div>"
     return (
         f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_banner(chapter)}"
         f"{_facts(chapter)}{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed, 3) if timed else ''}"
-        f"<div class=panels>{_chooser(chapter)}{panels}</div></section>"
+        f"{details(INSIDE, inside, 'inside') if folded else inside}</section>"
     )
 
 
