@@ -96,7 +96,7 @@ def test_a_chapter_says_how_long_each_method_is_trained(ursl):
     words = one_chapter(ursl, shorter).schedule_words
     assert words.startswith("paper: ") and "ursl reference 400/100, learner 200 epochs" in words
     assert "learner.epochs=50 reference 400/100, learner 50 epochs" in words
-    alike = [override(ursl.spec.method, [f"learner.gamma={gamma}"]) for gamma in (0.1, 0.2)]
+    alike = [override(ursl.spec.method, [f"learner.gamma={gamma}"]) for gamma in (0.3, 0.4)]
     more = [replace(ursl, spec=replace(ursl.spec, method=method)) for method in alike]
     words = one_chapter(ursl, shorter, *more).schedule_words
     assert words.endswith("; the others reference 400/100, learner 200 epochs")
@@ -357,9 +357,8 @@ def test_tables_with_hardly_a_number_of_ours_are_lines_to_be_opened(ursl):
 
 
 def test_a_page_of_many_settings_folds_the_insides_away(ursl):
-    settings = [
-        replace(ursl, spec=replace(ursl.spec, scenario=replace(ursl.spec.scenario, memory=m))) for m in (1, 2, 3)
-    ]
+    scenarios = [replace(ursl.spec.scenario, memory=memory) for memory in (10, 20, 30)]
+    settings = [replace(ursl, spec=replace(ursl.spec, scenario=scenario)) for scenario in scenarios]
     assert build_page(settings[:2]).count('<details class="inside">') == 0
     assert build_page(settings).count('<details class="inside">') == 3
 
