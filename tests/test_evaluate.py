@@ -7,10 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
+from osscl.data.folders import read_images
 from osscl.errors import DataError, SpecError
 from osscl.experiments.evaluate import judge_gate
 from osscl.experiments.run import class_of, setting_of
-from osscl.experiments.saved import load, read_images
+from osscl.experiments.saved import load
 from osscl.experiments.spec import EXPERIMENTS, make_spec
 from osscl.experiments.toy import toy_stream
 from osscl.methods import CONFIGURATIONS, METHODS

@@ -15,6 +15,7 @@ ORDER = (
     ("learn",),
     ("methods",),
     ("experiments",),
+    ("model",),
     ("report",),
     ("cli",),
     ("__main__",),

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "CONFIGURATIONS": "osscl.methods",
+    "ContinualClassifier": "osscl.model",
     "DATASETS": "osscl.data.benchmarks",
     "METHODS": "osscl.methods",
     "Options": "osscl.experiments.checkpoint",
@@ -21,6 +22,8 @@ _PUBLIC = {
     "check_method": "osscl.experiments.battery",
     "load": "osscl.experiments.saved",
     "load_bank": "osscl.data.benchmarks",
+    "load_folder": "osscl.data.folders",
+    "load_pictures": "osscl.data.folders",
     "make_spec": "osscl.experiments.spec",
     "read_record": "osscl.experiments.record",
     "run": "osscl.experiments.run",

@@ -61,7 +61,7 @@ def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool
     """The images that can be read and their names; of several, one that cannot is told and left out."""
     import torch
 
-    from osscl.experiments.saved import image_files, read_images
+    from osscl.data.folders import image_files, read_images
 
     files, rows, names, problems = list[Path](), [], [], []
     for path in images:

@@ -92,16 +92,61 @@ def divergence_set_aside(folder: Path) -> Iterator[None]:
         raise
 
 
-class Saver:
-    """Saves the state of a run at good moments, restores it, and stops the run when it is told to."""
+class Keeper:
+    """Keeps the state of what learns at good moments, and stops it when it is told to."""
 
-    def __init__(self, folder: Path, options: Options, device: torch.device, content: dict[str, str]) -> None:
+    def __init__(self, folder: Path, options: Options, device: torch.device) -> None:
         self.path, self.options, self.device = folder / "checkpoint", options, device
-        self.content = content  # hash of each data set
         self.started = self.saved = time.monotonic()
         self.before = 0.0
-        self.shared_device = options.shared_device
         self.told_to_stop = False
+
+    def contents(self) -> dict[str, Any]:
+        """All that going on needs."""
+        raise NotImplementedError
+
+    def seconds(self) -> float:
+        """Wall-clock time over all sessions."""
+        synchronise(self.device)
+        return self.before + time.monotonic() - self.started
+
+    def keep(self, edge: bool) -> None:
+        """Called by the method at good moments: at the edges of phases, and after every update."""
+        now = time.monotonic()
+        limit = self.options.max_minutes
+        out_of_time = limit is not None and now - self.started > 60 * limit
+        if edge or out_of_time or self.told_to_stop or now - self.saved > self.options.save_every:
+            write_state(self.path, self.contents())
+            self.saved = time.monotonic()
+        if out_of_time or self.told_to_stop:
+            raise Stopped
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Ctrl-C and a polite kill end the work at the next good moment; a second one ends it at once."""
+
+        def told(number: int, _: Any) -> None:
+            self.told_to_stop = True
+            signal.signal(number, old[number])
+
+        old: dict[int, Any] = {}
+        with contextlib.suppress(ValueError):  # signals belong to the main thread
+            for polite in (signal.SIGINT, signal.SIGTERM):
+                old[polite] = signal.signal(polite, told)
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+class Saver(Keeper):
+    """The keeper of a run, which also puts it back where it was."""
+
+    def __init__(self, folder: Path, options: Options, device: torch.device, content: dict[str, str]) -> None:
+        super().__init__(folder, options, device)
+        self.content = content  # hash of each data set
+        self.shared_device = options.shared_device
         self.position = Position()
         self.agent: Method | None = None
 
@@ -139,50 +184,15 @@ class Saver:
         """With what this part of the run is carried out."""
         return Session(commit(), device_name(self.device), torch.__version__)
 
-    def seconds(self) -> float:
-        """Wall-clock time of the run over all its sessions."""
-        synchronise(self.device)
-        return self.before + time.monotonic() - self.started
-
-    def keep(self, edge: bool) -> None:
-        """Called by the method at good moments: at the edges of phases, and after every update."""
-        now = time.monotonic()
-        limit = self.options.max_minutes
-        out_of_time = limit is not None and now - self.started > 60 * limit
-        if edge or out_of_time or self.told_to_stop or now - self.saved > self.options.save_every:
-            self._save()
-        if out_of_time or self.told_to_stop:
-            raise Stopped
-
-    def _save(self) -> None:
+    def contents(self) -> dict[str, Any]:
         assert self.agent is not None
         position = self.position
-        state = {
+        return {
             "method": self.agent.state(), "next_step": position.next_step, "steps": plain(position.steps),
             "accuracy": position.accuracy, "overall": position.overall,
             "seconds": self.seconds(), "sessions": position.sessions, "content": self.content,
             "shared_device": self.shared_device, "carried_out": plain([*position.earlier, self.session]),
         }  # fmt: skip
-        write_state(self.path, state)
-        self.saved = time.monotonic()
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        """Ctrl-C and a polite kill end the run at the next good moment; a second one ends it at once."""
-
-        def told(number: int, _: Any) -> None:
-            self.told_to_stop = True
-            signal.signal(number, old[number])
-
-        old: dict[int, Any] = {}
-        with contextlib.suppress(ValueError):  # signals belong to the main thread
-            for polite in (signal.SIGINT, signal.SIGTERM):
-                old[polite] = signal.signal(polite, told)
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 def is_occupied(folder: Path) -> bool:

@@ -32,7 +32,7 @@ from osscl.experiments.saved import save_model
 from osscl.experiments.sizes import is_small
 from osscl.experiments.spec import RunSpec, name_of, spec_to_plain
 from osscl.methods import METHODS
-from osscl.methods.method import Method, Progress, Runtime, Setting
+from osscl.methods.method import Method, Progress, Runtime, Schedule, Setting
 from osscl.stored import write_text
 from osscl.stream.build import build_stream, capped
 from osscl.stream.manifest import rows_digest, to_manifest
@@ -61,7 +61,7 @@ def run(
         stream = replace(stream, banks=banks)
     built = build_stream(spec.scenario, banks, spec.seed)
     stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
-    with occupied(folder), divergence_set_aside(folder), threads_for(spec):
+    with occupied(folder), divergence_set_aside(folder), threads_for(spec.method, spec.schedule):
         if finished.exists():  # by now
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
@@ -150,10 +150,10 @@ def make_record(
 
 
 @contextlib.contextmanager
-def threads_for(spec: RunSpec) -> Iterator[None]:
+def threads_for(method: Any, schedule: Schedule) -> Iterator[None]:
     """One for small networks, which several slow down, on a busy machine ten times; and sums over several differ."""
     before = torch.get_num_threads()
-    if is_small(spec.method) or spec.schedule.small_net:
+    if is_small(method) or schedule.small_net:
         torch.set_num_threads(1)
     try:
         yield

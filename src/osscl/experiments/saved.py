@@ -1,22 +1,21 @@
 """A trained agent on disk, and the model that one can use."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
-from osscl.data.readers import centred, pictures_in
+from osscl.data.folders import image_files, read_images
 from osscl.device import pick_device, precision_of
 from osscl.errors import DataError, SpecError
-from osscl.experiments.spec import RunSpec, spec_from_plain, spec_to_plain
+from osscl.experiments.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
 from osscl.frozen import from_plain, plain
 from osscl.methods import METHOD_TYPES, METHODS
-from osscl.methods.method import Discerning, Method, Runtime, Setting
+from osscl.methods.method import Discerning, Method, Runtime, Schedule, Setting
 from osscl.stored import SUFFIX, read_state, write_state
 from osscl.stream.step import Stream
 from osscl.vision.augment import Augmentation
@@ -25,15 +24,30 @@ from osscl.vision.encoder import ImageFormat
 
 def save_model(folder: Path, agent: Method, setting: Setting, spec: RunSpec, stream: Stream) -> None:
     """The agent as it is after the last step, with all that predicting needs."""
-    entry = {
-        "spec": spec_to_plain(spec),
+    write_state(folder / "model", entry_of(agent, setting, spec_to_plain(spec), stream.main.class_names))
+
+
+def entry_of(agent: Method, setting: Setting, made: Mapping[str, Any], class_names: Sequence[str]) -> dict[str, Any]:
+    """What a file holds of an agent; `made` names method, schedule and seed."""
+    return {
+        "spec": made,
         "images": plain(setting.images),
         "augmentation": plain(setting.augmentation),
         "memory": setting.memory,
-        "class_names": list(stream.main.class_names),
+        "class_names": list(class_names),
         "method": agent.state(),
     }
-    write_state(folder / "model", entry)
+
+
+def agent_of(saved: Mapping[str, Any], runtime: Runtime, method: type | None = None) -> tuple[Method, Setting, Any]:
+    """The agent that such an entry holds, its setting and its config."""
+    made = saved["spec"]
+    config = config_from_plain(made["method"], getattr(method, "Config", None))
+    images, augmentation = from_plain(ImageFormat, saved["images"]), from_plain(Augmentation, saved["augmentation"])
+    setting = Setting(images, augmentation, saved["memory"], made["seed"], from_plain(Schedule, made["schedule"]))
+    agent: Method = (method or METHODS[type(config)])(config, setting, runtime)
+    agent.load_state(saved["method"])
+    return agent, setting, config
 
 
 @dataclass(frozen=True)
@@ -90,29 +104,32 @@ class Model:
         return x.to(self.device)
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    file = (folder / "model").with_suffix(SUFFIX)
+def read_entry(folder: Path, name: str = "model") -> dict[str, Any]:
+    """What a file of an agent holds; one line where it cannot be read."""
+    file = (folder / name).with_suffix(SUFFIX)
     try:
         saved = read_state(file)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): a finished run's folder is wanted") from None
     if saved is None:
         found = f"{file} is damaged" if file.exists() else f"no model in {folder}"
-        raise DataError(f"{found}: a finished run's folder is wanted, as `osscl runs` lists them")
+        raise DataError(f"{found}: a finished run's folder is wanted, as `osscl runs` lists them, or an agent's")
     return saved
 
 
 def read_spec(folder: Path) -> RunSpec:
     """What made the model in a run folder."""
-    saved = _read(folder)
+    saved = read_entry(folder)
     if not isinstance(saved, dict) or "spec" not in saved:
         raise DataError(f"the model in {folder} is of another program or version")
+    if "scenario" not in saved["spec"]:
+        raise DataError(f"{folder} has learned from images of one's own: give images to look at")
     return spec_from_plain(saved["spec"])
 
 
 def load(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
     """The model that a run folder holds. `method` is the class of a method of your own, with its `Config` in it."""
-    saved = _read(Path(folder))
+    saved = read_entry(Path(folder))
     where = pick_device(device)
     kind = saved.get("spec", {}).get("method", {}).get("type")
     if method is None and isinstance(kind, str) and kind not in METHOD_TYPES:
@@ -124,47 +141,5 @@ def load(folder: str | Path, device: str = "auto", *, method: type | None = None
 
 
 def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Model:
-    spec = spec_from_plain(saved["spec"], getattr(method, "Config", None))
-    images = from_plain(ImageFormat, saved["images"])
-    setting = Setting(
-        images, from_plain(Augmentation, saved["augmentation"]), saved["memory"], spec.seed, spec.schedule
-    )
-    agent = (method or METHODS[type(spec.method)])(spec.method, setting, Runtime(where, precision_of(where)))
-    agent.load_state(saved["method"])
-    return Model(agent, images, saved["class_names"], where)
-
-
-def image_files(path: Path) -> list[Path]:
-    """The files that are meant: a folder stands for the images right in it."""
-    if not path.is_dir():
-        return [path]
-    return pictures_in(path, {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN})
-
-
-def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
-    """Image files in a model's format: upright, on white where they are clear, cropped to the central square,
-    box-filtered to its size."""
-    rows = []
-    for path in paths:
-        square = centred(_picture(path, "L" if images.channels == 1 else "RGB"), images.size)
-        rows.append(torch.from_numpy(np.array(square).reshape(images.size, images.size, -1)).permute(2, 0, 1))
-    return torch.stack(rows) if rows else torch.empty(0, images.channels, images.size, images.size, dtype=torch.uint8)
-
-
-def _picture(path: Path, mode: str) -> Image.Image:
-    """An image as one sees it; one line where it cannot be."""
-    try:
-        with Image.open(path) as opened:
-            if opened.mode[0] not in "IF":
-                picture = ImageOps.exif_transpose(opened)
-                if picture.has_transparency_data:
-                    seen = picture.convert("RGBA")
-                    picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
-                return picture.convert(mode)
-    except Image.DecompressionBombError:
-        reason = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
-    except Exception as error:  # decoders of damaged files raise whatever they come upon
-        reason = getattr(error, "strerror", None) or "it is damaged, or no image"
-    else:
-        reason = "it has more than 8 bits a channel, convert it to 8"  # convert() cuts off at 255
-    raise DataError(f"{path} cannot be read as an image: {reason}")
+    agent, setting, _ = agent_of(saved, Runtime(where, precision_of(where)), method)
+    return Model(agent, setting.images, saved["class_names"], where)

@@ -117,12 +117,19 @@ def make_spec(scenario: ScenarioSpec | str, method: Any, schedule: Schedule | st
 def name_of(spec: RunSpec) -> str:
     """The configuration that a spec's method is, by its fields; one that is none of them gets a star. Of a method
     elsewhere nobody here knows what its usual fields are."""
-    if type(spec.method) not in METHOD_TYPES.values():
-        return spec.type
-    for name, config in CONFIGURATIONS.items():
-        if type(config) is type(spec.method) and spec.method in (config, on_small_net(config), demo_sized(config)):
+    return spec.type if type(spec.method) not in METHOD_TYPES.values() else name_of_config(spec.method)
+
+
+def type_of(config: Any) -> str:
+    """How a method of this package is written in files."""
+    return next(name for name, kind in METHOD_TYPES.items() if kind is type(config))
+
+
+def name_of_config(config: Any) -> str:
+    for name, usual in CONFIGURATIONS.items():
+        if type(usual) is type(config) and config in (usual, on_small_net(usual), demo_sized(usual)):
             return name
-    return f"{spec.type}*"
+    return f"{type_of(config)}*"
 
 
 def describe_schedule(spec: RunSpec) -> str:
@@ -151,6 +158,17 @@ def spec_to_plain(spec: RunSpec) -> dict[str, Any]:
     return {**plain(spec), "method": {"type": spec.type, **method}}
 
 
+def config_from_plain(data: Mapping[str, Any], config: type | None = None, *, recorded: bool = False) -> Any:
+    """A method's config as a file holds it, with its type beside its fields."""
+    method = dict(data)
+    kind = method.pop("type", None)
+    if config is None and kind not in [*METHOD_TYPES]:  # a list: what a file says may have no hash
+        if not recorded or not isinstance(kind, str):
+            raise unknown("method type", kind, METHOD_TYPES)
+        return Elsewhere(kind, json.dumps(method, sort_keys=True))
+    return from_plain(config or METHOD_TYPES[kind], method, "method")
+
+
 def spec_from_plain(data: Mapping[str, Any], config: type | None = None, *, recorded: bool = False) -> RunSpec:
     """The spec that a file holds; unknown keys are refused by name. `config` is the type of a method elsewhere.
 
@@ -158,14 +176,7 @@ def spec_from_plain(data: Mapping[str, Any], config: type | None = None, *, reco
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("method"), Mapping):
         raise SpecError("a spec is a mapping with the fields scenario, method, schedule and seed")
-    method = dict(data["method"])
-    kind = method.pop("type", None)
-    if config is None and kind not in [*METHOD_TYPES]:  # a list: what a file says may have no hash
-        if not recorded or not isinstance(kind, str):
-            raise unknown("method type", kind, METHOD_TYPES)
-        made: Any = Elsewhere(kind, json.dumps(method, sort_keys=True))
-    else:
-        made = from_plain(config or METHOD_TYPES[kind], method, "method")
+    made = config_from_plain(data["method"], config, recorded=recorded)
     fields = {**data, "method": made}
     if isinstance(fields.get("schedule"), str):
         fields["schedule"] = schedule(fields["schedule"])

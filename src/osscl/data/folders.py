@@ -1,0 +1,143 @@
+"""One's own images: a folder a class, and pictures that nobody has named."""
+
+import functools
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from osscl.data.readers import centred, pictures_in
+from osscl.errors import DataError
+from osscl.vision.encoder import ImageFormat
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Image files as rows of one tensor; what could not be read is told, and left out."""
+
+    images: Tensor  # (n, channels, size, size) uint8
+    files: tuple[Path, ...]
+    labels: tuple[str, ...] = ()  # the class of each; none where nobody has named them
+    problems: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+def load_folder(folder: str | Path, size: int = 32, channels: int = 3, leave_out: Collection[str] = ()) -> Pictures:
+    """Labelled images: a folder of folders, each named as the class of the images right in it."""
+    root = Path(folder)
+    entries = _visible(root)
+    folders = [entry for entry in entries if entry.is_dir()]
+    if not folders:
+        raise DataError(f"{root} has no folders in it: expected one for each class, named as the class is")
+    classes = [entry for entry in folders if entry.name not in leave_out]
+    if not classes:
+        raise DataError(f"every class in {root} is learned already: {', '.join(entry.name for entry in folders)}")
+    told = [f"{entry}: its class is learned already" for entry in folders if entry not in classes]
+    told += [f"{path}: it lies in no class's folder" for path in entries if _looks_like_an_image(path)]
+    files = {path: entry.name for entry in classes for path in image_files(entry)}
+    read, kept, problems = _decoded([*files], size, channels)
+    labels = tuple(files[path] for path in kept)
+    if lost := [entry for entry in classes if entry.name not in labels]:
+        raise DataError(f"{lost[0]} holds no image that can be read")
+    return Pictures(read, kept, labels, (*told, *problems))
+
+
+def load_pictures(paths: str | Path | Sequence[str | Path], size: int = 32, channels: int = 3) -> Pictures:
+    """Images without labels: files, and all images in folders and below them."""
+    given = [paths] if isinstance(paths, str | Path) else paths
+    files = [file for path in given for file in _below(Path(path))]
+    read, kept, problems = _decoded(files, size, channels)
+    return Pictures(read, kept, problems=problems)
+
+
+def _below(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    parts = [(found, found.relative_to(path).parts) for found in path.rglob("*")]
+    named = [found for found, inside in parts if not any(part.startswith(".") for part in inside)]
+    files = sorted(found for found in named if _looks_like_an_image(found))
+    if not files:
+        raise DataError(f"{path} holds no images")
+    return files
+
+
+def _looks_like_an_image(path: Path) -> bool:
+    return path.suffix.lower() in suffixes() and path.is_file()
+
+
+def _visible(folder: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read as a folder: {error.strerror}") from None
+
+
+def _decoded(files: Sequence[Path], size: int, channels: int) -> tuple[Tensor, tuple[Path, ...], tuple[str, ...]]:
+    """Rows, their files, and what is wrong with the others; Pillow decodes outside the interpreter's lock."""
+
+    def tried(file: Path) -> Tensor | str:
+        try:
+            return read_picture(file, size, channels)
+        except DataError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(tried, files))
+    rows = [(file, row) for file, row in zip(files, found, strict=True) if isinstance(row, Tensor)]
+    if files and not rows:
+        raise DataError(f"{found[0]}; so it is with all of {len(files)} files" if len(files) > 1 else str(found[0]))
+    problems = tuple(row for row in found if isinstance(row, str))
+    return _stacked([row for _, row in rows], size, channels), tuple(file for file, _ in rows), problems
+
+
+@functools.cache
+def suffixes() -> set[str]:
+    """Of the files that Pillow opens."""
+    return {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
+
+
+def image_files(path: Path) -> list[Path]:
+    """The files that are meant: a folder stands for the images right in it."""
+    return pictures_in(path, suffixes()) if path.is_dir() else [path]
+
+
+def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
+    """Image files in a model's format."""
+    return _stacked([read_picture(path, images.size, images.channels) for path in paths], images.size, images.channels)
+
+
+def _stacked(rows: Sequence[Tensor], size: int, channels: int) -> Tensor:
+    return torch.stack([*rows]) if rows else torch.empty(0, channels, size, size, dtype=torch.uint8)
+
+
+def read_picture(path: Path, size: int, channels: int) -> Tensor:
+    """One image file: upright, on white where it is clear, cropped to the central square, box-filtered to its size."""
+    square = centred(_picture(path, "L" if channels == 1 else "RGB"), size)
+    return torch.from_numpy(np.array(square).reshape(size, size, -1)).permute(2, 0, 1)
+
+
+def _picture(path: Path, mode: str) -> Image.Image:
+    """An image as one sees it; one line where it cannot be."""
+    try:
+        with Image.open(path) as opened:
+            if opened.mode[0] not in "IF":
+                picture = ImageOps.exif_transpose(opened)
+                if picture.has_transparency_data:
+                    seen = picture.convert("RGBA")
+                    picture = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+                return picture.convert(mode)
+    except Image.DecompressionBombError:
+        reason = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
+    except Exception as error:  # decoders of damaged files raise whatever they come upon
+        reason = getattr(error, "strerror", None) or "it is damaged, or no image"
+    else:
+        reason = "it has more than 8 bits a channel, convert it to 8"  # convert() cuts off at 255
+    raise DataError(f"{path} cannot be read as an image: {reason}")

@@ -1,0 +1,98 @@
+"""`osscl fit`, `update` and `inspect`, typed: folders that arrive over time become an agent."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from osscl.data.benchmarks import load_bank
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Two weeks of labelled digits, a pile, and some to be tested on."""
+    digits = load_bank("digits")
+    for t, classes in enumerate(((0, 1), (2, 3), (4,))):
+        for c in classes:
+            rows = (digits.train.labels == c).nonzero().squeeze(1)[:4].tolist()
+            for part in (f"week{t + 1}", "test"):
+                (tmp_path / part / f"digit {c}").mkdir(parents=True)
+                for row in rows:
+                    Image.fromarray(digits.train.images[row, 0].numpy()).save(
+                        tmp_path / part / f"digit {c}" / f"{row}.png"
+                    )
+    (tmp_path / "pile" / "below").mkdir(parents=True)
+    for row in range(40):
+        Image.fromarray(digits.train.images[row, 0].numpy()).save(tmp_path / "pile" / "below" / f"{row}.png")
+    return tmp_path
+
+
+GREY = ["--schedule", "smoke", "--size", "8", "--grey", "--device", "cpu", "--memory", "20"]
+
+
+def test_folders_that_arrive_over_time(typed, folders):
+    place = folders / "agent"
+    code, shown, _ = typed("fit", place, "--labeled", folders / "week1", "--unlabeled", folders / "pile", *GREY)
+    assert code == 0 and "2 new classes, 8 labelled images; 40 unlabelled" in shown and "digit 0, digit 1" in shown
+    code, shown, _ = typed("update", place, "--labeled", folders / "week2", "--device", "cpu")
+    assert code == 0 and "digit 2, digit 3" in shown and "4 classes; ursl-plus, schedule smoke" in shown
+    code, shown, _ = typed("inspect", place, "--on", folders / "test", "--device", "cpu")
+    assert code == 0 and "digit 4 (not learned)" in shown
+    assert (
+        "16 images of classes learned: " in shown and "4 images of classes not learned: " in shown and "AUROC" in shown
+    )
+    code, shown, _ = typed("predict", place, folders / "test" / "digit 0", "--device", "cpu", "--format", "csv")
+    assert code == 0 and len(shown.splitlines()) == 5
+    assert sorted(path.name for path in place.glob("model*")) == ["model-1.safetensors", "model.safetensors"]
+
+
+def test_a_growing_folder_brings_its_new_classes(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", *GREY)
+    code, shown, told = typed("update", place, "--labeled", folders / "test", "--device", "cpu")
+    assert code == 0 and "3 new classes, 12 labelled images" in shown
+    assert "left out: " in told and "digit 0: its class is learned already" in told
+
+
+def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
+    place, week = folders / "agent", folders / "week1"
+    refuses("update", place, "--labeled", week, words="no model in")
+    refuses("fit", place, "--labeled", folders / "pile" / "below", words="has no folders in it")
+    refuses("fit", place, "--labeled", folders / "nowhere", words="cannot be read as a folder")
+    refuses("fit", place, "--labeled", week, "--unlabeled", folders / "nowhere", words="cannot be read as an image")
+    refuses("fit", place, "--labeled", week, "--size", "12", words="divisible by 8")
+    refuses("fit", place, "--labeled", week, "--method", "urls", words="did you mean 'ursl'")
+    refuses("fit", place, "--labeled", week, "--set", "learner.lamb=1", words="unknown field")
+    typed("fit", place, "--labeled", week, *GREY)
+    before = (place / "model.safetensors").read_bytes()
+    refuses("fit", place, "--labeled", week, *GREY, words="has learned already")
+    refuses("update", place, "--labeled", week, words="every class in")
+    refuses("predict", place, words="give images to look at")
+    refuses("inspect", folders, words="no model in")
+    assert (place / "model.safetensors").read_bytes() == before
+
+
+def test_a_step_that_ran_out_of_time_goes_on(typed, refuses, folders):
+    place = folders / "agent"
+    code, _, told = typed("fit", place, "--labeled", folders / "week1", *GREY, "--max-minutes", "0")
+    assert code == 3 and "the same command goes on" in told
+    refuses("fit", place, "--labeled", folders / "week1", *GREY[:-1], "30", words="was begun with other settings")
+    refuses("update", place, "--labeled", folders / "week2", words="`osscl fit` goes on with it")
+    code, shown, _ = typed("fit", place, "--labeled", folders / "week1", *GREY)
+    assert code == 0 and "2 classes" in shown
+
+
+def test_the_page_on_own_images_can_be_followed(typed, tmp_path):
+    """Its Python and its commands, in their order, at the shortest schedule."""
+    page = (Path(__file__).parents[1] / "docs" / "own-images.md").read_text(encoding="utf-8")
+    page = page.replace("--schedule demo", "--schedule smoke --device cpu").replace('"demo"', '"smoke"')
+    blocks = re.findall(r"```(python)?\n(.*?)```", page.partition("## To try it")[2], re.S)
+    for kind, block in blocks:
+        if kind:
+            exec(compile(block, "own-images.md", "exec"), {})
+        elif block.startswith("osscl"):
+            for line in block.splitlines():
+                assert typed(*shlex.split(line)[1:])[0] == 0, line
+    assert (tmp_path / "agent" / "model-2.safetensors").exists() and (tmp_path / "agent-2").exists()

@@ -1,0 +1,89 @@
+"""One's own images: a folder a class, piles without names; what cannot be read is told and left out."""
+
+import pytest
+from PIL import Image
+
+from osscl.data.folders import load_folder, load_pictures
+from osscl.errors import DataError
+
+
+def picture(path, colour=(200, 30, 30), size=(40, 30)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+    return path
+
+
+@pytest.fixture
+def labeled(tmp_path):
+    picture(tmp_path / "dog" / "b.png", (0, 0, 250))
+    picture(tmp_path / "cat" / "z.jpg")
+    picture(tmp_path / "cat" / "a.png", (0, 250, 0))
+    (tmp_path / "cat" / "notes.txt").write_text("no picture")
+    picture(tmp_path / ".cache" / "x.png")
+    return tmp_path
+
+
+def test_a_folder_is_a_class(labeled):
+    found = load_folder(labeled, size=16)
+    assert found.labels == ("cat", "cat", "dog") and [file.name for file in found.files] == ["a.png", "z.jpg", "b.png"]
+    assert found.images.shape == (3, 3, 16, 16) and found.problems == () and len(found) == 3
+    assert found.images[0, :, 8, 8].tolist() == [0, 250, 0] and found.images[2, :, 8, 8].tolist() == [0, 0, 250]
+
+
+def test_grey_images_have_one_channel(labeled):
+    assert load_folder(labeled, size=8, channels=1).images.shape == (3, 1, 8, 8)
+
+
+def test_what_cannot_be_read_is_told_and_left_out(labeled):
+    (labeled / "cat" / "broken.jpg").write_bytes(b"no image")
+    picture(labeled / "loose.png")
+    found = load_folder(labeled)
+    assert found.labels == ("cat", "cat", "dog")
+    assert "loose.png: it lies in no class's folder" in found.problems[0] and "broken.jpg" in found.problems[1]
+
+
+def test_classes_that_are_known_are_left_out_and_told(labeled):
+    found = load_folder(labeled, leave_out=["cat"])
+    assert found.labels == ("dog",) and found.problems == (f"{labeled / 'cat'}: its class is learned already",)
+    with pytest.raises(DataError, match=r"every class in .* is learned already: cat, dog"):
+        load_folder(labeled, leave_out=["cat", "dog"])
+
+
+def test_a_class_without_an_image_is_an_error(labeled):
+    (labeled / "bird").mkdir()
+    with pytest.raises(DataError, match=r"bird holds no images"):
+        load_folder(labeled)
+    (labeled / "bird" / "a.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"bird holds no image that can be read"):
+        load_folder(labeled)
+
+
+def test_a_folder_without_folders_is_an_error(tmp_path):
+    picture(tmp_path / "a.png")
+    with pytest.raises(DataError, match="expected one for each class"):
+        load_folder(tmp_path)
+    with pytest.raises(DataError, match="nowhere cannot be read as a folder: No such file or directory"):
+        load_folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="cannot be read as a folder: Not a directory"):
+        load_folder(tmp_path / "a.png")
+
+
+def test_a_pile_is_all_that_lies_below(labeled):
+    found = load_pictures(labeled, size=8)
+    assert [file.name for file in found.files] == ["a.png", "z.jpg", "b.png"] and found.labels == ()
+    both = load_pictures([labeled / "dog", labeled / "cat" / "z.jpg"], size=8)
+    assert [file.name for file in both.files] == ["b.png", "z.jpg"]
+
+
+def test_a_pile_without_images_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="holds no images"):
+        load_pictures(tmp_path)
+    broken = [tmp_path / name for name in ("a.png", "b.png")]
+    for file in broken:
+        file.write_bytes(b"")
+    with pytest.raises(DataError, match=r"a.png cannot be read as an image.*; so it is with all of 2 files"):
+        load_pictures(broken)
+    with pytest.raises(DataError, match=r"a.png cannot be read as an image: it is damaged, or no image$"):
+        load_pictures(broken[0])
+    good = picture(tmp_path / "good.png")
+    assert [len(load_pictures([*broken, good])), len(load_pictures([*broken, good]).problems)] == [1, 2]
