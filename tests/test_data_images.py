@@ -1,17 +1,7 @@
 import numpy as np
-import pytest
 import torch
 
-from osscl.data.images import (
-    Decoded,
-    ImageBank,
-    Labeled,
-    canonical,
-    channel_statistics,
-    concat,
-    content_hash,
-    in_canonical_order,
-)
+from osscl.data.images import Decoded, ImageBank, Labeled, canonical, concat, content_hash, in_canonical_order
 
 
 def random_rows(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -74,12 +64,3 @@ def test_a_bank_moves_whole():
     bank = ImageBank("toy", rows, rows, ("a",), "00").to("meta")
     assert {part.device.type for part in (bank.train.images, bank.train.labels, bank.test.images)} == {"meta"}
     assert bank.name == "toy"
-
-
-def test_channel_statistics_are_those_of_all_pixels():
-    parts = [torch.randint(0, 256, (n, 3, 8, 8), dtype=torch.uint8) for n in (5, 0, 1030)]
-    mean, std = channel_statistics(*parts)
-    whole = torch.cat(parts).double() / 255
-    assert mean == pytest.approx(whole.mean((0, 2, 3)).tolist())
-    assert std == pytest.approx(whole.std((0, 2, 3), correction=0).tolist())
-    assert channel_statistics(torch.full((2, 1, 8, 8), 7, dtype=torch.uint8))[1] == pytest.approx((0.0,), abs=1e-9)

@@ -26,7 +26,7 @@ def labeled(tmp_path):
 def test_a_folder_is_a_class(labeled):
     found = load_folder(labeled, size=16)
     assert found.labels == ("cat", "cat", "dog") and [file.name for file in found.files] == ["a.png", "z.jpg", "b.png"]
-    assert found.images.shape == (3, 3, 16, 16) and found.problems == () and len(found) == 3
+    assert found.images.shape == (3, 3, 16, 16) and len(found) == 3
     assert found.images[0, :, 8, 8].tolist() == [0, 250, 0] and found.images[2, :, 8, 8].tolist() == [0, 0, 250]
 
 
@@ -39,7 +39,22 @@ def test_what_cannot_be_read_is_told_and_left_out(labeled):
     picture(labeled / "loose.png")
     found = load_folder(labeled)
     assert found.labels == ("cat", "cat", "dog")
-    assert "loose.png: it lies in no class's folder" in found.problems[0] and "broken.jpg" in found.problems[1]
+    assert "loose.png: it lies in no class's folder" in found.problems[0] and "broken.jpg" in found.problems[-1]
+
+
+def test_files_of_other_kinds_and_folders_below_are_told(labeled):
+    """A telephone's photographs may be of a kind that Pillow does not open."""
+    for name in ("1.heic", "2.HEIC"):
+        (labeled / "dog" / name).write_bytes(b"a photograph")
+    picture(labeled / "dog" / "puppies" / "a.png")
+    told = load_folder(labeled).problems
+    assert told[0] == f"{labeled / 'cat'}: 1 file .txt, not read"
+    assert told[1] == f"{labeled / 'dog' / 'puppies'}: a folder in a class's folder is not looked into"
+    assert told[2] == f"{labeled / 'dog'}: 2 files .heic, not read"
+    assert load_pictures(labeled).problems == (
+        f"{labeled}: 1 file .txt, not read",
+        f"{labeled}: 2 files .heic, not read",
+    )
 
 
 def test_classes_that_are_known_are_left_out_and_told(labeled):
@@ -73,6 +88,7 @@ def test_a_pile_is_all_that_lies_below(labeled):
     assert [file.name for file in found.files] == ["a.png", "z.jpg", "b.png"] and found.labels == ()
     both = load_pictures([labeled / "dog", labeled / "cat" / "z.jpg"], size=8)
     assert [file.name for file in both.files] == ["b.png", "z.jpg"]
+    assert len(load_pictures([labeled, labeled / "dog"], size=8)) == 3  # no file twice
 
 
 def test_a_pile_without_images_is_an_error(tmp_path):

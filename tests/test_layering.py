@@ -15,7 +15,7 @@ ORDER = (
     ("learn",),
     ("methods",),
     ("experiments",),
-    ("model",),
+    ("agent",),
     ("report",),
     ("cli",),
     ("__main__",),

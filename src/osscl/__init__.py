@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "CONFIGURATIONS": "osscl.methods",
-    "ContinualClassifier": "osscl.model",
+    "ContinualClassifier": "osscl.agent.classifier",
     "DATASETS": "osscl.data.benchmarks",
     "METHODS": "osscl.methods",
     "Options": "osscl.experiments.checkpoint",

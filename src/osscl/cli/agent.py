@@ -1,5 +1,6 @@
 """`osscl fit`, `update` and `inspect`: an agent of one's own images, from folders that arrive over time."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +11,9 @@ from osscl.cli.wanted import MaxMinutes
 from osscl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torch import Tensor
 
-    from osscl.data.folders import Pictures
-    from osscl.model import ContinualClassifier
+    from osscl.agent.classifier import ContinualClassifier, Tested
 
 TOLD = 5  # files that could not be read and are named
 Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
@@ -47,28 +45,19 @@ def fit(
     max_minutes: MaxMinutes = None,
 ) -> None:
     """Begin an agent: learn the classes in a folder, beside unlabelled images."""
-    from osscl.model import ContinualClassifier
-    from osscl.stored import SUFFIX
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.home import checkpoint_file, model_file
 
-    if (agent / f"model{SUFFIX}").exists():
+    if model_file(agent).exists():
         raise UserError(f"{agent} has learned already: `osscl update` brings new classes; or give another folder")
-    config = _changed(method, schedule, changes)
-    asked = ContinualClassifier(config, schedule, memory=memory, seed=seed, augmentation=augmentation, device=device)
-    begun = agent / f"checkpoint{SUFFIX}"
-    made = ContinualClassifier.load(agent, device) if begun.exists() else asked
-    ours, theirs = ((one.config, one.schedule, one.memory, one.seed, one.augmentation) for one in (asked, made))
-    if ours != theirs:
-        raise UserError(f"{agent} was begun with other settings; give those again, or another folder")
+    made = ContinualClassifier(
+        method, schedule, changes=changes or (), memory=memory, seed=seed, augmentation=augmentation, device=device
+    )
+    if checkpoint_file(agent).exists():
+        asked, made = made.recipe, ContinualClassifier.load(agent, device)
+        if asked != made.recipe:
+            raise UserError(f"{agent} was begun with other settings; give those again, or another folder")
     _teach(made, agent, labeled, unlabeled, size, 1 if grey else 3, max_minutes)
-
-
-def _changed(method: str, schedule: str, changes: list[str] | None) -> object:
-    """The configuration of this name at the schedule's size, with fields changed."""
-    from osscl.experiments.sizes import sized
-    from osscl.experiments.spec import configuration, scheduled
-    from osscl.frozen import override
-
-    return override(sized(configuration(method), scheduled(schedule)), changes or [])
 
 
 def update(
@@ -79,7 +68,7 @@ def update(
     max_minutes: MaxMinutes = None,
 ) -> None:
     """Teach an agent new classes; it needs no images of the old ones. Folders of classes that it knows are left out."""
-    from osscl.model import ContinualClassifier
+    from osscl.agent.classifier import ContinualClassifier
 
     made = ContinualClassifier.load(agent, device)
     assert made.setting is not None
@@ -96,34 +85,30 @@ def _teach(
     from osscl.data.folders import load_folder, load_pictures
     from osscl.experiments.checkpoint import Options
     from osscl.experiments.sizes import is_small
-    from osscl.model import living_in
 
-    known = set(made.class_names)
-    pictures = load_folder(labeled, size, channels, leave_out=known)
-    _tell(pictures)
+    typer.echo("reading images")
+    pictures = load_folder(labeled, size, channels, leave_out=made.class_names)
     others = load_pictures(unlabeled, size, channels) if unlabeled else None
-    if others is not None:
-        _tell(others)
+    _tell([*pictures.problems, *(others.problems if others is not None else ())])
+    loose = others.images if others is not None else None
     typer.echo(
         f"{len(set(pictures.labels))} new classes, {len(pictures)} labelled images; "
-        f"{len(others) if others is not None else 0} unlabelled"
+        f"{0 if loose is None else len(loose)} unlabelled"
     )
-    if made.device.type == "cpu" and not is_small(made.config):
+    if made.device.type == "cpu" and not is_small(made.recipe.method):
         typer.echo("on a CPU a step of this network takes hours; --schedule demo has small ones")
-    with watching(folder.name) as watcher:
-        options = Options(max_minutes=max_minutes, watcher=watcher)
-        with living_in(folder, made, options):
-            learn = made.update if made.history else made.fit
-            learn(pictures.images, pictures.labels, others.images if others is not None else None)
-    show_history(made)
+    learn = made.update if made.history else made.fit
+    with watching(folder.name) as watcher, made.living_in(folder, Options(max_minutes=max_minutes, watcher=watcher)):
+        learn(pictures.images, pictures.labels, loose)
+    _show_history(made)
     typer.echo(f"predict: {quoted('osscl', 'predict', folder, 'photo.jpg')}")
 
 
-def _tell(pictures: "Pictures") -> None:
+def _tell(problems: Sequence[str]) -> None:
     """What was left out, on the error stream."""
-    for problem in pictures.problems[:TOLD]:
+    for problem in problems[:TOLD]:
         typer.echo(f"left out: {problem}", err=True)
-    if (more := len(pictures.problems) - TOLD) > 0:
+    if (more := len(problems) - TOLD) > 0:
         typer.echo(f"left out: {more} more", err=True)
 
 
@@ -136,17 +121,21 @@ def inspect(
     device: Device = "auto",
 ) -> None:
     """What an agent has learned, and how well it does on a folder of labelled images."""
-    from osscl.model import ContinualClassifier
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.home import checkpoint_file, model_file
+    from osscl.experiments.checkpoint import is_occupied
 
-    made = ContinualClassifier.load(agent, device)
-    show_history(made)
-    if made.begun is not None:
+    made = ContinualClassifier.load(agent, device, finished=model_file(agent).exists())
+    _show_history(made)
+    if is_occupied(agent):
+        typer.echo("another process teaches it")
+    elif checkpoint_file(agent).exists():
         typer.echo("a step was interrupted: the same command goes on with it")
-    elif on is not None:
+    if on is not None:
         _test(made, on)
 
 
-def show_history(made: "ContinualClassifier") -> None:
+def _show_history(made: "ContinualClassifier") -> None:
     from osscl.cli.show import DASH, console, table
     from osscl.experiments.spec import name_of_config
 
@@ -159,11 +148,11 @@ def show_history(made: "ContinualClassifier") -> None:
             one.date[:16].replace("T", " "),
         )  # fmt: skip
     console().print(shown)
-    images = made.setting.images
+    images, recipe = made.setting.images, made.recipe
     typer.echo(
-        f"{len(made.class_names)} classes; {name_of_config(made.config)}, schedule {made.schedule.name}, "
-        f"seed {made.seed}; "
-        f"{images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; memory {made.memory}"
+        f"{len(made.class_names)} classes; {name_of_config(recipe.method)}, schedule {recipe.schedule.name}, "
+        f"seed {recipe.seed}; {images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
+        f"memory {recipe.memory}"
     )
 
 
@@ -171,36 +160,33 @@ def _test(made: "ContinualClassifier", folder: Path) -> None:
     """Accuracy and what looks known, class by class; classes that were not learned should look unknown."""
     from osscl.cli.show import console, table
     from osscl.data.folders import load_folder
-    from osscl.metrics import auroc
 
     assert made.setting is not None
     pictures = load_folder(folder, made.setting.images.size, made.setting.images.channels)
-    _tell(pictures)
-    found = made.predict(pictures.images)
-    learned = torch_bool(label in made.class_names for label in pictures.labels)
-    right = torch_bool(name == label for name, label in zip(found.names, pictures.labels, strict=True))
+    _tell(pictures.problems)
+    tested = made.test(pictures.images, pictures.labels)
     shown = table("class", "images", "right %", "looks known %")
-    for label in sorted(set(pictures.labels), key=lambda label: (label not in made.class_names, label)):
-        rows = torch_bool(name == label for name in pictures.labels)
-        name = label if label in made.class_names else f"{label} (not learned)"
-        shown.add_row(name, str(int(rows.sum())), _share(right, rows & learned), _share(found.known, rows))
+    for label in sorted(set(tested.labels), key=lambda label: (label not in made.class_names, label)):
+        rows = [i for i, name in enumerate(tested.labels) if name == label]
+        learned = label in made.class_names
+        shares = _share(tested.right if learned else None, rows), _share(tested.found.known, rows)
+        shown.add_row(label if learned else f"{label} (not learned)", str(len(rows)), *shares)
     console().print(shown)
-    for words, rows in (("learned", learned), ("not learned", ~learned)):
-        if rows.any():
-            known = _share(found.known, rows)
-            accuracy = f"{_share(right, rows)} % right, " if words == "learned" else ""
-            typer.echo(f"{int(rows.sum())} images of classes {words}: {accuracy}{known} % look known")
-    if found.scores is not None and (told := auroc(found.scores, learned)) is not None:
-        typer.echo(f"AUROC of the score, classes learned against others: {told:.3f}")
+    _sum_up(tested)
 
 
-def torch_bool(values: "Iterable[bool]") -> "Tensor":
-    import torch
+def _sum_up(tested: "Tested") -> None:
+    for words, which in (("learned", True), ("not learned", False)):
+        rows = [i for i, learned in enumerate(tested.learned.tolist()) if learned is which]
+        parts = [f"{_share(tested.right, rows)} % right"] if which else []
+        parts += [f"{_share(tested.found.known, rows)} % look known"] if tested.found.known is not None else []
+        if rows and parts:
+            typer.echo(f"{len(rows)} images of classes {words}: {', '.join(parts)}")
+    if tested.auroc is not None:
+        typer.echo(f"AUROC of the score, classes learned against others: {tested.auroc:.3f}")
 
-    return torch.tensor(list(values), dtype=torch.bool)
 
-
-def _share(values: "Tensor | None", rows: "Tensor") -> str:
+def _share(values: "Tensor | None", rows: "list[int]") -> str:
     from osscl.cli.show import DASH
 
-    return DASH if values is None or not rows.any() else f"{100 * float(values[rows].float().mean()):.1f}"
+    return DASH if values is None or not rows else f"{100 * float(values[rows].float().mean()):.1f}"

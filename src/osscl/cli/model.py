@@ -20,7 +20,7 @@ ASKED = 400  # held-out rows of a set that the closing line speaks of
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run.")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of an agent.")],
     images: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[IMAGE]...", help="Files, or folders of them; their central square. Else test rows."),

@@ -2,6 +2,7 @@
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ def load_folder(folder: str | Path, size: int = 32, channels: int = 3, leave_out
         raise DataError(f"every class in {root} is learned already: {', '.join(entry.name for entry in folders)}")
     told = [f"{entry}: its class is learned already" for entry in folders if entry not in classes]
     told += [f"{path}: it lies in no class's folder" for path in entries if _looks_like_an_image(path)]
+    for entry in classes:
+        told += [
+            f"{inner}: a folder in a class's folder is not looked into" for inner in _visible(entry) if inner.is_dir()
+        ]
+        told += _of_other_kinds(entry, _visible(entry))
     files = {path: entry.name for entry in classes for path in image_files(entry)}
     read, kept, problems = _decoded([*files], size, channels)
     labels = tuple(files[path] for path in kept)
@@ -52,21 +58,30 @@ def load_folder(folder: str | Path, size: int = 32, channels: int = 3, leave_out
 
 def load_pictures(paths: str | Path | Sequence[str | Path], size: int = 32, channels: int = 3) -> Pictures:
     """Images without labels: files, and all images in folders and below them."""
-    given = [paths] if isinstance(paths, str | Path) else paths
-    files = [file for path in given for file in _below(Path(path))]
+    given = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    below = {path: _below(path) for path in given}
+    images = {path: [x for x in found if x == path or _looks_like_an_image(x)] for path, found in below.items()}
+    for path in given:
+        if not images[path]:
+            raise DataError(f"{path} holds no images")
+    files = [*dict.fromkeys(file for path in given for file in images[path])]
+    told = [words for path in given if path.is_dir() for words in _of_other_kinds(path, below[path])]
     read, kept, problems = _decoded(files, size, channels)
-    return Pictures(read, kept, problems=problems)
+    return Pictures(read, kept, problems=(*told, *problems))
 
 
 def _below(path: Path) -> list[Path]:
+    """A file itself; of a folder all files in it and below, but for hidden ones."""
     if not path.is_dir():
         return [path]
     parts = [(found, found.relative_to(path).parts) for found in path.rglob("*")]
-    named = [found for found, inside in parts if not any(part.startswith(".") for part in inside)]
-    files = sorted(found for found in named if _looks_like_an_image(found))
-    if not files:
-        raise DataError(f"{path} holds no images")
-    return files
+    return sorted(found for found, inside in parts if not any(part.startswith(".") for part in inside))
+
+
+def _of_other_kinds(place: Path, found: Sequence[Path]) -> list[str]:
+    """How many files are there that nothing here reads, by kind; a photograph may be among them."""
+    kinds = Counter(path.suffix.lower() for path in found if path.is_file() and not _looks_like_an_image(path))
+    return [f"{place}: {n} file{'s' * (n > 1)} {kind or 'without a suffix'}, not read" for kind, n in kinds.items()]
 
 
 def _looks_like_an_image(path: Path) -> bool:

@@ -39,19 +39,6 @@ def concat(*parts: Labeled) -> Labeled:
     return Labeled(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
 
 
-def channel_statistics(*parts: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std of each channel over uint8 images as numbers in [0, 1]; in pieces, for there may be many."""
-    pixels = 0
-    total = squares = torch.zeros(parts[0].shape[1], dtype=torch.float64)
-    for piece in (piece for part in parts for piece in part.split(1024)):
-        values = piece.double() / 255
-        pixels += values[:, 0].numel()
-        total, squares = total + values.sum((0, 2, 3)), squares + values.square().sum((0, 2, 3))
-    mean = total / pixels
-    std = (squares / pixels - mean.square()).clamp(min=0).sqrt()
-    return tuple(mean.tolist()), tuple(std.tolist())
-
-
 def columns_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
     """The place of each label among `classes`, (n,); -1 for a label that is none of them."""
     places = torch.full((max(classes) + 1,), -1, device=labels.device)

@@ -7,7 +7,7 @@ import logging
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -95,15 +95,14 @@ def divergence_set_aside(folder: Path) -> Iterator[None]:
 class Keeper:
     """Keeps the state of what learns at good moments, and stops it when it is told to."""
 
-    def __init__(self, folder: Path, options: Options, device: torch.device) -> None:
+    def __init__(
+        self, folder: Path, options: Options, device: torch.device, contents: Callable[[], dict[str, Any]]
+    ) -> None:
         self.path, self.options, self.device = folder / "checkpoint", options, device
+        self.contents = contents  # all that going on needs
         self.started = self.saved = time.monotonic()
         self.before = 0.0
         self.told_to_stop = False
-
-    def contents(self) -> dict[str, Any]:
-        """All that going on needs."""
-        raise NotImplementedError
 
     def seconds(self) -> float:
         """Wall-clock time over all sessions."""
@@ -144,7 +143,7 @@ class Saver(Keeper):
     """The keeper of a run, which also puts it back where it was."""
 
     def __init__(self, folder: Path, options: Options, device: torch.device, content: dict[str, str]) -> None:
-        super().__init__(folder, options, device)
+        super().__init__(folder, options, device, self._state)
         self.content = content  # hash of each data set
         self.shared_device = options.shared_device
         self.position = Position()
@@ -184,7 +183,7 @@ class Saver(Keeper):
         """With what this part of the run is carried out."""
         return Session(commit(), device_name(self.device), torch.__version__)
 
-    def contents(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         assert self.agent is not None
         position = self.position
         return {
@@ -219,7 +218,7 @@ def occupied(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Occupied(f"another process is at work on this run, in {folder}") from None
+            raise Occupied(f"another process is at work in {folder}") from None
         except OSError as error:
             raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
         names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"

@@ -26,6 +26,13 @@ class Elsewhere:
         return dict(json.loads(self.written))
 
 
+def require_own_name(schedule: Schedule) -> None:
+    """A schedule that was changed must not go by the name of one that is known."""
+    name = schedule.name
+    if schedule != SCHEDULES.get(name, schedule):
+        raise SpecError(f"schedule.name={name} stands for another schedule; name this one, as by schedule.name=mine")
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """One run, completely."""
@@ -43,11 +50,7 @@ class RunSpec:
         given = is_dataclass(self.method) and not isinstance(self.method, type)
         require(given, self, "method", "a config, as in osscl.CONFIGURATIONS")
         require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
-        if self.schedule != SCHEDULES.get(self.schedule.name, self.schedule):
-            name = self.schedule.name
-            raise SpecError(
-                f"schedule.name={name} stands for another schedule; name this one, as by schedule.name=mine"
-            )
+        require_own_name(self.schedule)
         config = type(self.method)
         if config is not Elsewhere and config is not METHOD_TYPES.get(self.type, config):
             raise SpecError(f"{self.type} is a method of this package: rename {config.__qualname__}")

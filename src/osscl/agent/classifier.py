@@ -1,0 +1,273 @@
+"""The practitioner's face: an agent that learns classes as their images arrive, and can be asked at any time."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from osscl.agent.home import (
+    Learned,
+    checkpoint_file,
+    clear_checkpoint,
+    contents_in,
+    history_in,
+    keep_earlier,
+    model_file,
+    newest,
+)
+from osscl.agent.lesson import Arrived, Images, checked, class_names
+from osscl.agent.recipe import make_recipe, recipe_in
+from osscl.device import device_name, pick_device, precision_of, prepare
+from osscl.errors import DataError, Diverged, SpecError, UserError
+from osscl.experiments.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
+from osscl.experiments.evaluate import refuse_divergence, refuse_divergent_loss
+from osscl.experiments.run import threads_for
+from osscl.experiments.saved import Model, Prediction, agent_of, entry_of, read_entry
+from osscl.frozen import plain
+from osscl.methods import METHODS
+from osscl.methods.method import Method, Progress, Runtime, Schedule, Setting, StepReport
+from osscl.metrics import auroc
+from osscl.stored import write_state
+from osscl.vision.augment import Augmentation
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Predictions beside the truth."""
+
+    found: Prediction
+    labels: tuple[str, ...]
+    learned: Tensor  # (n,) bool: of a class that was learned
+    right: Tensor  # (n,) bool
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share that is right, of images of classes that were learned."""
+        return float(self.right[self.learned].float().mean()) if bool(self.learned.any()) else None
+
+    @property
+    def auroc(self) -> float | None:
+        """Of the score, classes learned against others; None where nothing tells, or there is one kind alone."""
+        return None if self.found.scores is None else auroc(self.found.scores, self.learned)
+
+
+class ContinualClassifier:
+    """Learns from few labels and many unlabelled images, step by step; names classes, and says what looks unknown.
+
+    `fit` begins, `update` brings new classes, `predict` may be asked after each; `save` and `load` keep all of it.
+    A call that fails or is interrupted leaves the agent as it was; inside `living_in` a folder, the same call goes on.
+    """
+
+    def __init__(
+        self, method: Any = "ursl-plus", schedule: Schedule | str = "short", *, changes: Sequence[str] = (),
+        memory: int = 1000, seed: int = 0, augmentation: Augmentation | str = "photos", device: str = "auto",
+    ) -> None:  # fmt: skip
+        self.recipe = make_recipe(method, schedule, changes, memory, seed, augmentation)
+        self.device = pick_device(device)
+        self.class_names: list[str] = []  # in the order in which they were learned
+        self.history: list[Learned] = []
+        self.begun: str | None = None  # content of a step that was interrupted, and is gone on with
+        self.agent: Method | None = None
+        self.setting: Setting | None = None
+        self.keep: Callable[[bool], None] | None = None
+        self.watcher: Watcher = Unwatched()
+
+    def __repr__(self) -> str:
+        words = f"{len(self.class_names)} classes in {len(self.history)} steps"
+        return f"<{type(self).__name__}: {words}{', a step interrupted' * (self.begun is not None)}>"
+
+    def fit(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
+        """Learn a first step; whatever was learned before is forgotten."""
+        arrived = self._arrived(images, labels, unlabeled, known=())
+        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
+            if self.begun is None:
+                self._begin(arrived)
+            self._learn(arrived)
+        return self
+
+    def update(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
+        """Learn new classes, without the images of the old ones."""
+        if self.setting is None or not self.history:
+            raise UserError("nothing is learned yet: fit comes before update")
+        arrived = self._arrived(images, labels, unlabeled, known=self.class_names)
+        want = self.setting.images.channels, self.setting.images.size
+        if (found := (arrived.images.shape[1], arrived.images.shape[2])) != want:
+            raise DataError(f"images must have {want[0]} channels and {want[1]} pixels a side as before, got {found}")
+        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
+            self._learn(arrived)
+        return self
+
+    def predict(self, images: Images, threshold: float | None = None) -> Prediction:
+        """Class, probability and whether it looks known, of (n, channels, size, size) uint8 images."""
+        return self.model.predict(images, threshold)
+
+    def test(self, images: Images, labels: Sequence[Any]) -> Tested:
+        """Predictions against the truth; images of classes that were not learned should look unknown."""
+        names, found = class_names(labels), self.predict(images)
+        if len(names) != len(found.names):
+            raise DataError(f"a label for each image is wanted, got {len(names)} for {len(found.names)}")
+        learned = torch.tensor([name in self.class_names for name in names], dtype=torch.bool)
+        right = torch.tensor([name == told for name, told in zip(names, found.names, strict=True)], dtype=torch.bool)
+        return Tested(found, names, learned, right)
+
+    def score(self, images: Images, labels: Sequence[Any]) -> float:
+        """Share that is right, of images of classes that were learned."""
+        accuracy = self.test(images, labels).accuracy
+        if accuracy is None:
+            raise DataError("none of these labels is of a class that was learned")
+        return accuracy
+
+    @property
+    def model(self) -> Model:
+        """What `osscl.load` would read."""
+        if self.begun is not None:
+            raise UserError("a step was interrupted: go on with it first, or load with finished=True")
+        if self.agent is None or self.setting is None or not self.history:
+            raise UserError("nothing is learned yet: fit first")
+        return Model(self.agent, self.setting.images, self.class_names, self.device)
+
+    def _arrived(
+        self, images: Images, labels: Sequence[Any], unlabeled: Images | None, known: Sequence[str]
+    ) -> Arrived:
+        arrived = checked(images, labels, unlabeled)
+        if self.begun not in (None, arrived.content):
+            raise UserError("a step was interrupted: give its images again to go on, or move its checkpoint away")
+        if again := sorted(set(arrived.classes) & set(known)):
+            raise UserError(f"{', '.join(again)}: learned already; a step brings new classes alone")
+        memory, count = self.recipe.memory, len(known) + len(arrived.classes)
+        if memory and count > memory:
+            raise UserError(f"memory, set at the first step, must be 0 or at least the {count} classes: {memory}")
+        return arrived
+
+    def _begin(self, arrived: Arrived) -> None:
+        recipe = self.recipe
+        self.setting = Setting(arrived.format, recipe.augmentation, recipe.memory, recipe.seed, recipe.schedule)
+        self.class_names, self.history = [], []
+        prepare(self.device)
+        self.agent = self._fresh()
+
+    def _fresh(self) -> Method:
+        made: Method = METHODS[type(self.recipe.method)](self.recipe.method, self.setting, self._runtime())
+        return made
+
+    def _runtime(self) -> Runtime:
+        return Runtime(self.device, precision_of(self.device), self._keep, self._progress)
+
+    def _keep(self, edge: bool) -> None:
+        if self.keep is not None:
+            self.keep(edge)
+
+    def _progress(self, where: Progress) -> None:
+        refuse_divergent_loss(where, len(self.history))
+        self.watcher.progress(len(self.history), len(self.history) + 1, where)
+
+    @contextlib.contextmanager
+    def _as_it_was_on_failure(self) -> Iterator[None]:
+        """Half a step is nobody's: a network in the middle of its training neither predicts nor begins again."""
+        before = dict(vars(self))
+        state = copy.deepcopy(self.agent.state()) if self.agent is not None else None
+        try:
+            yield
+        except BaseException:
+            vars(self).update(before)
+            if state is not None:
+                self.agent = self._fresh()
+                self.agent.load_state(state)
+            raise
+
+    def _learn(self, arrived: Arrived) -> None:
+        assert self.agent is not None
+        cap = self.recipe.schedule.row_cap
+        step = arrived.as_step(len(self.history), len(self.class_names), cap, self.device)
+        self.begun = arrived.content
+        report = self.agent.learn(step)
+        refuse_divergence(report, step.index)
+        if not bool(self.agent.predict(step.labeled.images).isfinite().all()):
+            raise Diverged(f"training diverged at step {step.index + 1}: predictions are not finite; try a lower rate")
+        self.class_names = [*self.class_names, *arrived.classes]
+        self.history = [*self.history, self._learned(arrived, len(step.unlabeled), report)]
+        self.begun = None
+
+    def _learned(self, arrived: Arrived, unlabeled: int, report: StepReport) -> Learned:
+        return Learned(
+            classes=arrived.classes,
+            labeled=len(arrived.images),
+            unlabeled=unlabeled,
+            let_in=None if report.gate is None else int(report.gate.passed.sum()),
+            seconds=round(sum(phase.seconds for phase in report.phases), 2),
+            content=arrived.content,
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            device=device_name(self.device),
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write all that there is; the model of an earlier step stays beside it under its number."""
+        place, setting = Path(folder), self.model.images
+        if model_file(place).exists():
+            there, ours = read_entry(place), [one.content for one in self.history]
+            before = contents_in(there)
+            if not self._is_ours(there) or before != ours[: len(before)] or there["images"] != plain(setting):
+                raise UserError(f"{model_file(place)} holds another agent; nothing is overwritten, give another folder")
+            if before == ours:
+                return
+            keep_earlier(place, before)
+        write_state(place / "model", self.entry())
+
+    def _is_ours(self, entry: dict[str, Any]) -> bool:
+        return "history" in entry and recipe_in(entry) == self.recipe
+
+    def entry(self) -> dict[str, Any]:
+        """All of it as a file holds it, in the middle of a step, too."""
+        assert self.agent is not None and self.setting is not None
+        kept = {"history": plain(self.history), "begun": self.begun}
+        return {**entry_of(self.agent, self.setting, self.recipe.as_made(), self.class_names), **kept}
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "auto", *, finished: bool = False) -> Self:
+        """What `save` wrote; where a step was interrupted, the middle of it, unless what is `finished` is wanted."""
+        place = Path(folder)
+        saved = newest(place, finished)
+        try:
+            made = cls(device=device)
+            made.recipe = recipe_in(saved)
+            prepare(made.device)
+            made.agent, made.setting, _ = agent_of(saved, made._runtime())
+            made.class_names, made.history, made.begun = saved["class_names"], history_in(saved), saved["begun"]
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+            raise DataError(f"the agent in {place} is of another version ({type(error).__name__}: {error})") from error
+        return made
+
+    @contextlib.contextmanager
+    def living_in(self, folder: str | Path, options: Options | None = None) -> Iterator[Self]:
+        """Inside, a step is kept in the folder at good moments, so that it can go on, and saved there at its end."""
+        place, options = Path(folder), options or Options()
+        keeper = Keeper(place, options, self.device, self.entry)
+        with occupied(place), divergence_set_aside(place):
+            self._require_home(place)
+            self.keep, self.watcher = keeper.keep, options.watcher
+            try:
+                with keeper.listening():
+                    yield self
+            finally:
+                self.keep, self.watcher = None, Unwatched()
+            self.save(place)
+            checkpoint_file(place).unlink(missing_ok=True)
+
+    def _require_home(self, place: Path) -> None:
+        """What lies there must be what this agent was when it was loaded."""
+        there = read_entry(place) if model_file(place).exists() else None
+        learned = [one.content for one in self.history]
+        if there is not None and (not self._is_ours(there) or contents_in(there) != learned):
+            raise UserError(f"{place} holds another agent, or has learned more meanwhile: load it again")
+        if self.begun is not None and newest(place)["begun"] != self.begun:
+            raise UserError(f"{place} holds another step that was interrupted: load it again")
+        if self.begun is None:
+            clear_checkpoint(place, learned)
+            if there is None and learned:
+                self.save(place)
