@@ -71,22 +71,27 @@ class Chapter:
     @property
     def schedule_words(self) -> str:
         """The schedule, and how long each method is trained under it."""
-        name, lengths = self.first.spec.schedule.name, dict[str, list[str]]()
+        name, names = self.first.spec.schedule.name, dict[str, list[str]]()
         for entry in self.entries:
-            told = describe_schedule(entry.first.spec)
-            lengths.setdefault(told.removeprefix(name).strip(" ()"), []).append(entry.name)
-        if len(lengths) == 1:
-            return told
-        largest = max(lengths, key=lambda told: len(lengths[told]))
-        others = len(lengths[largest]) > 2  # so many names would hide what is said of them
-        ordered = sorted(lengths, key=lambda told: others and told == largest)
-        words = {told: "the others" if others and told == largest else " and ".join(lengths[told]) for told in ordered}
-        return f"{name}: " + "; ".join(f"{names} {told}" for told, names in words.items())
+            length = describe_schedule(entry.first.spec).removeprefix(name).strip(" ()")
+            names.setdefault(length, []).append(entry.name)
+        if len(names) == 1:
+            return describe_schedule(self.first.spec)
+        return f"{name}: {'; '.join(_by_length(names))}"
 
     @property
     def paper(self) -> tuple[float, float] | None:
         """The paper's URSL, where a run of the chapter may stand beside it."""
         return next((found for entry in self.entries if (found := paper_of(entry.first))), None)
+
+
+def _by_length(names: dict[str, list[str]]) -> list[str]:
+    """Who is trained how long; where more than two are trained alike, they come last, as the others."""
+    largest = max(names, key=lambda length: len(names[length]))
+    others = [f"the others {largest}"] if len(names[largest]) > 2 else []
+    return [
+        f"{' and '.join(who)} {length}" for length, who in names.items() if not others or length != largest
+    ] + others
 
 
 def chapters_of(records: Iterable[RunRecord]) -> list[Chapter]:
