@@ -89,9 +89,10 @@ def test_the_page_on_own_images_can_be_followed(typed, tmp_path):
     page = (Path(__file__).parents[1] / "docs" / "own-images.md").read_text(encoding="utf-8")
     page = page.replace("--schedule demo", "--schedule smoke --device cpu").replace('"demo"', '"smoke"')
     blocks = re.findall(r"```(python)?\n(.*?)```", page.partition("## To try it")[2], re.S)
+    names = {}
     for kind, block in blocks:
         if kind:
-            exec(compile(block, "own-images.md", "exec"), {})
+            exec(compile(block, "own-images.md", "exec"), names)
         elif block.startswith("osscl"):
             for line in block.splitlines():
                 assert typed(*shlex.split(line)[1:])[0] == 0, line
