@@ -8,6 +8,7 @@ import torch
 
 import osscl
 from osscl.agent.classifier import ContinualClassifier
+from osscl.agent.home import go_back
 from osscl.agent.lesson import channel_statistics
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError
@@ -217,28 +218,42 @@ def test_models_of_earlier_steps_stay(lessons, tmp_path):
     assert len(ContinualClassifier.load(tmp_path, "cpu").history) == 2
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_who_goes_back_loses_nothing(lessons, tmp_path, monkeypatch, links):
+def test_who_goes_back_loses_nothing(lessons, tmp_path):
     """Two ways on from one step: each has its models."""
-    if not links:
-        monkeypatch.setattr("os.link", lambda *_: (_ for _ in ()).throw(OSError("no second names here")))
     images, labels, _ = lessons[1]
-    others = images, ["four"] * 6 + ["five"] * 6
-    agent().fit(*lessons[0]).update(*lessons[1]).save(tmp_path / "whole")
+    further = images, [f"{name} again" for name in labels]
+
+    def taught(lesson):
+        made = ContinualClassifier.load(tmp_path, "cpu")
+        with made.living_in(tmp_path):
+            made.update(*lesson)
+
     agent().fit(*lessons[0]).save(tmp_path)
-    for lesson in (lessons[1], (images, [f"{name} again" for name in labels])):
-        made = ContinualClassifier.load(tmp_path, "cpu")
-        with made.living_in(tmp_path):
-            made.update(*lesson)
-    first = {path.name: path.read_bytes() for path in tmp_path.glob("model*")}
-    (tmp_path / "model.safetensors").write_bytes(first["model-1.safetensors"])
-    for lesson in (others, (images, [f"{name} again" for name in labels])):
-        made = ContinualClassifier.load(tmp_path, "cpu")
-        with made.living_in(tmp_path):
-            made.update(*lesson)
-    assert (tmp_path / "model-2.safetensors").read_bytes() == first["model-2.safetensors"]
+    taught(lessons[1])
+    taught(further)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("model*")}
+    go_back(tmp_path, "model-1")
+    assert (tmp_path / "model.safetensors").read_bytes() == before["model-1.safetensors"]
+    assert (tmp_path / "model-3.safetensors").read_bytes() == before["model.safetensors"]
+    taught((images, ["four"] * 6 + ["five"] * 6))
+    taught(further)
+    assert (tmp_path / "model-2.safetensors").read_bytes() == before["model-2.safetensors"]
     assert "five" in read_state(tmp_path / "model-2-2.safetensors")["class_names"]
     assert len(ContinualClassifier.load(tmp_path, "cpu").history) == 3
+    with pytest.raises(UserError, match=r"unknown model 'model-9'; .*allowed: model-1, model-2, model-2-2, model-3"):
+        go_back(tmp_path, "model-9")
+    (tmp_path / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(DataError, match=r"is damaged: `osscl back .* model-3` takes an earlier one"):
+        ContinualClassifier.load(tmp_path, "cpu")
+    go_back(tmp_path, "model-2-2")
+    assert "five" in ContinualClassifier.load(tmp_path, "cpu").class_names
+
+
+@pytest.mark.parametrize("state", [{"history": 1}, {"history": [{"x": 1}]}, {"a": 1}, [1, 2]])
+def test_files_of_something_else_are_told_in_a_line(tmp_path, state):
+    write_state(tmp_path / "model", state)
+    with pytest.raises(DataError, match=r"is of another (program or )?version"):
+        ContinualClassifier.load(tmp_path, "cpu")
 
 
 def test_going_back_counts_more_than_the_middle_of_a_later_step(lessons, tmp_path):
@@ -371,6 +386,10 @@ def test_mistakes_are_told_in_a_line(lessons, tmp_path):
             r"images must be uint8 \(n, 1 or 3, size, size\)",
         ),
         (lambda: made.fit(images[0], labels), "images must be uint8"),
+        (lambda: made.fit(["a.png"], ["a"]), "images must be one tensor or array, got list"),
+        (lambda: made.fit(None, ["a"]), "images must be one tensor or array, got NoneType"),
+        (lambda: made.fit(images, None), "labels must be a list of them, got NoneType"),
+        (lambda: made.fit(images, [""] * 12), "a label is a word or a whole number, got ''"),
         (lambda: made.fit(images, labels[:-1]), "a label for each image is wanted, got 11 for 12"),
         (lambda: made.fit(images[:0], []), "a label for each image is wanted, got 0 for 0"),
         (lambda: made.fit(images, labels, pile[:, :, :4]), "unlabelled images must be uint8"),
@@ -381,9 +400,11 @@ def test_mistakes_are_told_in_a_line(lessons, tmp_path):
         (lambda: ContinualClassifier("ursl", memory="3"), "memory must be a whole number"),
         (lambda: ContinualClassifier("ursl", seed=1.5), "seed must be 0 or more, and below 2"),
         (lambda: ContinualClassifier("ursl", Schedule("short", share=5.0)), "stands for another schedule"),
+        (lambda: ContinualClassifier("ursl", 3), "schedule must be a name or a Schedule, got 3"),
+        (lambda: ContinualClassifier("ursl", augmentation=3), "augmentation must be"),
         (lambda: ContinualClassifier("ursl", augmentation="glyph"), "unknown augmentation 'glyph'"),
         (lambda: ContinualClassifier(3), "method must be a name or a config of this package, got int"),
-        (lambda: ContinualClassifier.load(tmp_path), "no model in"),
+        (lambda: ContinualClassifier.load(tmp_path), "no agent in .*: `osscl fit` makes one"),
     ):
         with pytest.raises(UserError, match=words):
             call()
@@ -392,7 +413,7 @@ def test_mistakes_are_told_in_a_line(lessons, tmp_path):
         made.update(*lessons[0])
     with pytest.raises(DataError, match="images must have 1 channels and 8 pixels a side as before"):
         made.update(images.repeat(1, 3, 1, 1), ["two"] * 12)
-    with pytest.raises(UserError, match="memory, set at the first step, must be 0 or at least the 14 classes: 13"):
+    with pytest.raises(UserError, match="at least the 14 classes, and is set at the first step, got 13"):
         small = ContinualClassifier("ursl", "smoke", memory=13, device="cpu").fit(images, labels)
         small.update(images, [f"class {i}" for i in range(12)])
 
@@ -406,5 +427,5 @@ def test_a_method_that_wants_everything_at_once_is_refused():
 def test_a_run_is_no_agent(tmp_path):
     spec = osscl.make_spec("digits", "labels-only", "smoke", 0)
     osscl.run(spec, osscl.Options(out=tmp_path, device="cpu"))
-    with pytest.raises(DataError, match="holds a run of `osscl run`, which learns no more"):
+    with pytest.raises(DataError, match="is of a run of `osscl run`, which learns no more"):
         ContinualClassifier.load(tmp_path / spec.id)

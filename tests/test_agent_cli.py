@@ -58,20 +58,57 @@ def test_a_growing_folder_brings_its_new_classes(typed, folders):
 
 def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
     place, week = folders / "agent", folders / "week1"
-    refuses("update", place, "--labeled", week, words="no model in")
+    refuses("update", place, "--labeled", week, words="no agent in")
+    refuses("back", place, "model-1", words="no agent in")
     refuses("fit", place, "--labeled", folders / "pile" / "below", words="has no folders in it")
     refuses("fit", place, "--labeled", folders / "nowhere", words="cannot be read as a folder")
-    refuses("fit", place, "--labeled", week, "--unlabeled", folders / "nowhere", words="cannot be read as an image")
+    refuses("fit", place, "--labeled", week, "--unlabeled", folders / "nowhere", words="nowhere does not exist")
     refuses("fit", place, "--labeled", week, "--size", "12", words="divisible by 8")
     refuses("fit", place, "--labeled", week, "--method", "urls", words="did you mean 'ursl'")
     refuses("fit", place, "--labeled", week, "--set", "learner.lamb=1", words="unknown field")
+    refuses("fit", place, "--labeled", week, "--memory", "1", words="memory must be 0 or at least the 2 classes, got 1")
+    refuses("fit", folders, "--labeled", week, words="holds other things")
+    refuses("fit", week / "agent", "--labeled", week, words="would be taken for a class")
+    refuses("fit", folders / "pile" / "below" / "0.png", "--labeled", week, words="is a file")
+    assert not place.exists()
     typed("fit", place, "--labeled", week, *GREY)
     before = (place / "model.safetensors").read_bytes()
     refuses("fit", place, "--labeled", week, *GREY, words="has learned already")
     refuses("update", place, "--labeled", week, words="every class in")
     refuses("predict", place, words="give images to look at")
-    refuses("inspect", folders, words="no model in")
+    refuses("inspect", folders, words="no agent in")
+    refuses("back", place, "model-1", words="unknown model 'model-1'; allowed: none there")
     assert (place / "model.safetensors").read_bytes() == before
+
+
+def test_an_earlier_model_is_taken_again(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", *GREY)
+    typed("update", place, "--labeled", folders / "week2", "--device", "cpu")
+    code, shown, _ = typed("back", place, "model-1")
+    assert code == 0 and "2 classes" in shown and (place / "model-2.safetensors").exists()
+    assert "2 classes" in typed("inspect", place, "--device", "cpu")[1]
+
+
+def test_names_are_told_in_one_line(typed, folders):
+    (folders / "week1" / "digit 0" / "bad\nname.png").write_bytes(b"")
+    _, _, told = typed("fit", folders / "agent", "--labeled", folders / "week1", *GREY)
+    assert told.count("\n") == 1 and "bad?name.png" in told
+
+
+def test_a_method_that_does_not_tell_says_nothing_of_what_it_knows(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", *GREY, "--method", "icarl")
+    _, shown, _ = typed("inspect", place, "--on", folders / "test", "--device", "cpu")
+    assert "% right" in shown and "look known" not in shown and "not learned: " not in shown
+
+
+def test_a_step_in_the_middle_can_be_looked_at(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", *GREY)
+    assert typed("update", place, "--labeled", folders / "week2", "--max-minutes", "0", "--device", "cpu")[0] == 3
+    code, shown, _ = typed("inspect", place, "--on", folders / "test", "--device", "cpu")
+    assert code == 0 and "a step was interrupted" in shown and "8 images of classes learned" in shown
 
 
 def test_a_step_that_ran_out_of_time_goes_on(typed, refuses, folders):

@@ -23,6 +23,7 @@ from osscl.agent.home import (
 )
 from osscl.agent.lesson import Arrived, Images, checked, class_names
 from osscl.agent.recipe import make_recipe, recipe_in
+from osscl.data.folders import require_size
 from osscl.device import device_name, pick_device, precision_of, prepare
 from osscl.errors import DataError, Diverged, SpecError, UserError
 from osscl.experiments.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
@@ -69,7 +70,7 @@ class ContinualClassifier:
         memory: int = 1000, seed: int = 0, augmentation: Augmentation | str = "photos", device: str = "auto",
     ) -> None:  # fmt: skip
         self.recipe = make_recipe(method, schedule, changes, memory, seed, augmentation)
-        self.device = pick_device(device)
+        self.device = pick_device(str(device))
         self.class_names: list[str] = []  # in the order in which they were learned
         self.history: list[Learned] = []
         self.begun: str | None = None  # content of a step that was interrupted, and is gone on with
@@ -84,7 +85,7 @@ class ContinualClassifier:
 
     def fit(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
         """Learn a first step; whatever was learned before is forgotten."""
-        arrived = self._arrived(images, labels, unlabeled, known=())
+        arrived = self._first(images, labels, unlabeled)
         with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
             if self.begun is None:
                 self._begin(arrived)
@@ -93,15 +94,28 @@ class ContinualClassifier:
 
     def update(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
         """Learn new classes, without the images of the old ones."""
+        arrived = self._further(images, labels, unlabeled)
+        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
+            self._learn(arrived)
+        return self
+
+    def require_teachable(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> None:
+        """Refuse what the next step would refuse, before any work."""
+        (self._further if self.history else self._first)(images, labels, unlabeled)
+
+    def _first(self, images: Images, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
+        arrived = self._arrived(images, labels, unlabeled, known=())
+        require_size(arrived.images.shape[2])
+        return arrived
+
+    def _further(self, images: Images, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
         if self.setting is None or not self.history:
             raise UserError("nothing is learned yet: fit comes before update")
         arrived = self._arrived(images, labels, unlabeled, known=self.class_names)
         want = self.setting.images.channels, self.setting.images.size
         if (found := (arrived.images.shape[1], arrived.images.shape[2])) != want:
             raise DataError(f"images must have {want[0]} channels and {want[1]} pixels a side as before, got {found}")
-        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
-            self._learn(arrived)
-        return self
+        return arrived
 
     def predict(self, images: Images, threshold: float | None = None) -> Prediction:
         """Class, probability and whether it looks known, of (n, channels, size, size) uint8 images."""
@@ -142,7 +156,8 @@ class ContinualClassifier:
             raise UserError(f"{', '.join(again)}: learned already; a step brings new classes alone")
         memory, count = self.recipe.memory, len(known) + len(arrived.classes)
         if memory and count > memory:
-            raise UserError(f"memory, set at the first step, must be 0 or at least the {count} classes: {memory}")
+            when = ", and is set at the first step" if known else ""
+            raise UserError(f"memory must be 0 or at least the {count} classes{when}, got {memory}")
         return arrived
 
     def _begin(self, arrived: Arrived) -> None:
@@ -263,11 +278,12 @@ class ContinualClassifier:
         """What lies there must be what this agent was when it was loaded."""
         there = read_entry(place) if model_file(place).exists() else None
         learned = [one.content for one in self.history]
-        if there is not None and (not self._is_ours(there) or contents_in(there) != learned):
+        before = contents_in(there or {})
+        if there is not None and (not self._is_ours(there) or before != learned[: len(before)]):
             raise UserError(f"{place} holds another agent, or has learned more meanwhile: load it again")
         if self.begun is not None and newest(place)["begun"] != self.begun:
             raise UserError(f"{place} holds another step that was interrupted: load it again")
         if self.begun is None:
             clear_checkpoint(place, learned)
-            if there is None and learned:
+            if learned and before != learned:
                 self.save(place)

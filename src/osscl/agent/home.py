@@ -1,7 +1,6 @@
 """The folder that an agent lives in: what lies there, which of it is newest, and that none of it is lost."""
 
 import logging
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from osscl import __version__
-from osscl.errors import DataError
-from osscl.experiments.checkpoint import set_aside
+from osscl.errors import DataError, SpecError, unknown
+from osscl.experiments.checkpoint import occupied, set_aside
 from osscl.experiments.saved import read_entry
 from osscl.frozen import from_plain
 from osscl.stored import SUFFIX, aside, read_state
@@ -50,28 +49,55 @@ def contents_in(entry: Mapping[str, Any]) -> list[str]:
 
 def newest(place: Path, finished: bool = False) -> dict[str, Any]:
     """The middle of a step that was interrupted, where there is one that the model stands before; else the model."""
-    checkpoint = checkpoint_file(place)
-    interrupted = None if finished or not checkpoint.exists() else read_state(checkpoint)
+    model, checkpoint = model_file(place), checkpoint_file(place)
+    if not model.is_file() and not checkpoint.is_file():
+        raise DataError(f"no agent in {place}: `osscl fit` makes one")
+    interrupted = None if finished or not checkpoint.is_file() else read_state(checkpoint)
     if interrupted is None:
-        if checkpoint.exists() and not finished and not model_file(place).exists():
+        if not model.is_file():
             raise DataError(f"{checkpoint} is damaged: move it away to begin again")
-        return _agent_in(read_entry(place), place)
-    if not model_file(place).exists():
-        return _agent_in(interrupted, place)
-    model = _agent_in(read_entry(place), place)
-    return interrupted if contents_in(interrupted) == contents_in(model) else model
+        return _finished(place)
+    if not model.is_file():
+        return _agent_in(interrupted, checkpoint)
+    there = _finished(place)
+    return interrupted if contents_in(_agent_in(interrupted, checkpoint)) == contents_in(there) else there
 
 
-def _agent_in(entry: dict[str, Any], place: Path) -> dict[str, Any]:
-    if "history" not in entry:
-        raise DataError(f"{place} holds a run of `osscl run`, which learns no more: osscl.load reads it")
-    return entry
+def _finished(place: Path) -> dict[str, Any]:
+    earlier = sorted(path.stem for path in place.glob(f"model-*{SUFFIX}"))
+    if earlier and read_state(model_file(place)) is None:
+        raise DataError(f"{model_file(place)} is damaged: `osscl back {place} {earlier[-1]}` takes an earlier one")
+    return _agent_in(read_entry(place), model_file(place))
+
+
+def _agent_in(entry: Any, file: Path) -> dict[str, Any]:
+    """Refused where it is none."""
+    if isinstance(entry, dict) and "history" not in entry and "spec" in entry:
+        raise DataError(f"{file} is of a run of `osscl run`, which learns no more: osscl.load reads it")
+    try:
+        history_in(entry)
+    except (AttributeError, KeyError, TypeError, ValueError, SpecError) as error:
+        raise DataError(f"{file} is of another program or version ({type(error).__name__}: {error})") from None
+    return dict(entry)
+
+
+def go_back(place: Path, name: str) -> None:
+    """Make an earlier model the one that is asked and taught; the newest stays under its number."""
+    earlier = {path.stem: path for path in sorted(place.glob(f"model-*{SUFFIX}"), key=lambda path: path.stem)}
+    if name not in earlier:
+        raise unknown("model", name, earlier or ("none there",))
+    with occupied(place):
+        _agent_in(read_entry(place, name), earlier[name])
+        if (now := read_state(model_file(place))) is not None:
+            keep_earlier(place, contents_in(now))
+        clear_checkpoint(place, learned=[])
+        _copy(earlier[name], model_file(place))
 
 
 def clear_checkpoint(place: Path, learned: list[str]) -> None:
     """Before a step begins anew: the checkpoint of one that is through goes, any other is set aside."""
     checkpoint = checkpoint_file(place)
-    if not checkpoint.exists():
+    if not checkpoint.is_file():
         return
     entry = read_state(checkpoint)
     if entry is not None and len(before := contents_in(entry)) < len(learned) and before == learned[: len(before)]:
@@ -83,15 +109,16 @@ def clear_checkpoint(place: Path, learned: list[str]) -> None:
 
 def keep_earlier(place: Path, learned: list[str]) -> None:
     """The model under a second name, of its number of steps, so that there is a model at every moment."""
-    file = model_file(place)
     for number in range(1, 1000):
         name = place / f"model-{len(learned)}{f'-{number}' if number > 1 else ''}{SUFFIX}"
         if not name.exists():
-            try:
-                os.link(file, name)
-            except OSError:  # a disk that knows no second names
-                with aside(name) as draft:
-                    shutil.copy2(file, draft)
-            return
+            return _copy(model_file(place), name)
         if contents_in(read_state(name) or {}) == learned:
-            return
+            return None
+    return None
+
+
+def _copy(file: Path, name: Path) -> None:
+    """A file of its own, whole or not at all: whoever copies over a second name of one file changes both."""
+    with aside(name) as draft:
+        shutil.copyfile(file, draft)

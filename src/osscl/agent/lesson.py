@@ -53,7 +53,7 @@ def checked(images: Images, labels: Sequence[Any], unlabeled: Images | None) -> 
     names = class_names(labels)
     if len(names) != len(rows) or not names:
         raise DataError(f"a label for each image is wanted, got {len(names)} for {len(rows)}")
-    others = rows[:0] if unlabeled is None else _tensor(unlabeled)
+    others = rows[:0] if unlabeled is None or not len(unlabeled) else _tensor(unlabeled)
     if others.dtype != torch.uint8 or others.shape[1:] != rows.shape[1:]:
         wanted, got = ", ".join(map(str, rows.shape[1:])), f"{others.dtype} {tuple(others.shape)}"
         raise DataError(f"unlabelled images must be uint8 (n, {wanted}) as the labelled ones, got {got}")
@@ -62,9 +62,11 @@ def checked(images: Images, labels: Sequence[Any], unlabeled: Images | None) -> 
 
 def class_names(labels: Sequence[Any]) -> tuple[str, ...]:
     """Words, or whole numbers as words; of arrays and tensors, too."""
-    values = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
+    values = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else labels
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise DataError(f"labels must be a list of them, got {type(labels).__name__}")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, str | int):
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise DataError(f"a label is a word or a whole number, got {value!r}")
     return tuple(map(str, values))
 
@@ -84,10 +86,10 @@ def channel_statistics(*parts: Tensor) -> tuple[tuple[float, ...], tuple[float, 
 
 def _tensor(images: Images) -> Tensor:
     try:
-        given = np.ascontiguousarray(images) if isinstance(images, np.ndarray) else images
+        given = np.array(images) if isinstance(images, np.ndarray) else images  # of its own: it may go backwards
         return torch.as_tensor(given).cpu().contiguous()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"images must be a tensor or an array of numbers: {error}") from None
+        raise DataError(f"images must be one tensor or array, got {type(images).__name__} ({error})") from None
 
 
 def _content(rows: Tensor, others: Tensor, names: tuple[str, ...]) -> str:

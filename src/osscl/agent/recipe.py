@@ -52,6 +52,8 @@ def make_recipe(
     augmentation: Augmentation | str,
 ) -> Recipe:
     """By names, or by what they stand for; the method as the schedule sizes it, then with fields changed."""
+    if not isinstance(schedule, str | Schedule):
+        raise SpecError(f"schedule must be a name or a Schedule, got {schedule!r}")
     length = scheduled(schedule)
     config = override(sized(configuration(method) if isinstance(method, str) else method, length), changes)
     if isinstance(augmentation, str):

@@ -1,5 +1,6 @@
 """`osscl fit`, `update` and `inspect`: an agent of one's own images, from folders that arrive over time."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,14 +9,18 @@ import typer
 
 from osscl.cli.run import Changes
 from osscl.cli.wanted import MaxMinutes
-from osscl.errors import UserError
+from osscl.errors import Occupied, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from osscl.agent.classifier import ContinualClassifier, Tested
 
-TOLD = 5  # files that could not be read and are named
+OWN = ("model", "checkpoint", ".lock", ".model", ".checkpoint")  # how an agent's files begin
+EVERY = 5.0  # seconds between two lines about reading
+TOLD = 20  # files that could not be read and are named
 Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
 LabeledDir = Annotated[
     Path, typer.Option("--labeled", metavar="DIR", help="A folder of folders, each named as the class of its images.")
@@ -48,6 +53,7 @@ def fit(
     from osscl.agent.classifier import ContinualClassifier
     from osscl.agent.home import checkpoint_file, model_file
 
+    _require_own_folder(agent, labeled)
     if model_file(agent).exists():
         raise UserError(f"{agent} has learned already: `osscl update` brings new classes; or give another folder")
     made = ContinualClassifier(
@@ -58,6 +64,17 @@ def fit(
         if asked != made.recipe:
             raise UserError(f"{agent} was begun with other settings; give those again, or another folder")
     _teach(made, agent, labeled, unlabeled, size, 1 if grey else 3, max_minutes)
+
+
+def _require_own_folder(agent: Path, labeled: Path) -> None:
+    """An agent among images would be taken for a class, and its files for somebody's."""
+    if agent.exists() and not agent.is_dir():
+        raise UserError(f"{agent} is a file; give a folder for the agent")
+    others = [path.name for path in agent.iterdir() if not path.name.startswith(OWN)] if agent.exists() else []
+    if others:
+        raise UserError(f"{agent} holds other things ({sorted(others)[0]}); give the agent a folder of its own")
+    if agent.resolve().is_relative_to(labeled.resolve()):
+        raise UserError(f"{agent} lies in {labeled}, where it would be taken for a class; give another folder")
 
 
 def update(
@@ -83,33 +100,68 @@ def _teach(
 ) -> None:  # fmt: skip
     from osscl.cli.show import quoted, watching
     from osscl.data.folders import load_folder, load_pictures
-    from osscl.experiments.checkpoint import Options
+    from osscl.experiments.checkpoint import Options, is_occupied
     from osscl.experiments.sizes import is_small
 
-    typer.echo("reading images")
-    pictures = load_folder(labeled, size, channels, leave_out=made.class_names)
-    others = load_pictures(unlabeled, size, channels) if unlabeled else None
+    if is_occupied(folder):
+        raise Occupied(f"another process is at work in {folder}")
+    pictures = load_folder(labeled, size, channels, made.class_names, _counting("labelled"))
+    others = load_pictures(unlabeled, size, channels, _counting("unlabelled")) if unlabeled else None
     _tell([*pictures.problems, *(others.problems if others is not None else ())])
-    loose = others.images if others is not None else None
+    lesson = pictures.images, pictures.labels, others.images if others is not None else None
+    made.require_teachable(*lesson)
+    classes = len(set(pictures.labels))
     typer.echo(
-        f"{len(set(pictures.labels))} new classes, {len(pictures)} labelled images; "
-        f"{0 if loose is None else len(loose)} unlabelled"
+        f"{classes} new class{'es' * (classes != 1)}, {len(pictures)} labelled images; "
+        f"{0 if others is None else len(others)} unlabelled"
     )
     if made.device.type == "cpu" and not is_small(made.recipe.method):
         typer.echo("on a CPU a step of this network takes hours; --schedule demo has small ones")
     learn = made.update if made.history else made.fit
     with watching(folder.name) as watcher, made.living_in(folder, Options(max_minutes=max_minutes, watcher=watcher)):
-        learn(pictures.images, pictures.labels, loose)
+        learn(*lesson)
     _show_history(made)
     typer.echo(f"predict: {quoted('osscl', 'predict', folder, 'photo.jpg')}")
+
+
+def _counting(kind: str) -> "Callable[[int, int], None]":
+    """A line now and then while images are read."""
+    shown = time.monotonic()
+
+    def count(read: int, of: int) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > EVERY:
+            shown = time.monotonic()
+            typer.echo(f"{read:,} of {of:,} {kind} images read")
+
+    return count
 
 
 def _tell(problems: Sequence[str]) -> None:
     """What was left out, on the error stream."""
     for problem in problems[:TOLD]:
-        typer.echo(f"left out: {problem}", err=True)
+        typer.echo(f"left out: {_in_one_line(problem)}", err=True)
     if (more := len(problems) - TOLD) > 0:
         typer.echo(f"left out: {more} more", err=True)
+
+
+def _in_one_line(text: str) -> str:
+    """A file's name may hold anything."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def back(
+    agent: Agent,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="One of its earlier models, as model-1.")],
+) -> None:
+    """Make an earlier model of an agent the one that is asked and taught; the newest stays under its number."""
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.home import go_back
+
+    if not agent.is_dir():
+        raise UserError(f"no agent in {agent}: `osscl fit` makes one")
+    go_back(agent, model)
+    _show_history(ContinualClassifier.load(agent, "cpu", finished=True))
 
 
 def inspect(
@@ -143,14 +195,12 @@ def _show_history(made: "ContinualClassifier") -> None:
     shown = table("step", "classes", "labelled", "unlabelled", "let in", "seconds", "date")
     for number, one in enumerate(made.history, start=1):
         let_in = DASH if one.let_in is None else str(one.let_in)
-        shown.add_row(
-            str(number), ", ".join(one.classes), str(one.labeled), str(one.unlabeled), let_in, f"{one.seconds:.0f}",
-            one.date[:16].replace("T", " "),
-        )  # fmt: skip
+        counts = str(one.labeled), str(one.unlabeled), let_in, f"{one.seconds:.0f}"
+        shown.add_row(str(number), _in_one_line(", ".join(one.classes)), *counts, one.date[:16].replace("T", " "))
     console().print(shown)
-    images, recipe = made.setting.images, made.recipe
+    images, recipe, count = made.setting.images, made.recipe, len(made.class_names)
     typer.echo(
-        f"{len(made.class_names)} classes; {name_of_config(recipe.method)}, schedule {recipe.schedule.name}, "
+        f"{count} class{'es' * (count != 1)}; {name_of_config(recipe.method)}, schedule {recipe.schedule.name}, "
         f"seed {recipe.seed}; {images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
         f"memory {recipe.memory}"
     )

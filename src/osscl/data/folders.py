@@ -2,8 +2,9 @@
 
 import functools
 import os
+import warnings
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,13 @@ from torch import Tensor
 from osscl.data.readers import centred, pictures_in
 from osscl.errors import DataError
 from osscl.vision.encoder import ImageFormat
+
+LARGEST = 1024  # pixels a side
+Counted = Callable[[int, int], None]  # told how many of how many are read
+
+
+def _quietly(read: int, of: int) -> None:
+    pass
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,11 @@ class Pictures:
         return len(self.files)
 
 
-def load_folder(folder: str | Path, size: int = 32, channels: int = 3, leave_out: Collection[str] = ()) -> Pictures:
+def load_folder(
+    folder: str | Path, size: int = 32, channels: int = 3, leave_out: Collection[str] = (), progress: Counted = _quietly
+) -> Pictures:
     """Labelled images: a folder of folders, each named as the class of the images right in it."""
+    require_format(size, channels)
     root = Path(folder)
     entries = _visible(root)
     folders = [entry for entry in entries if entry.is_dir()]
@@ -49,16 +60,21 @@ def load_folder(folder: str | Path, size: int = 32, channels: int = 3, leave_out
         ]
         told += _of_other_kinds(entry, _visible(entry))
     files = {path: entry.name for entry in classes for path in image_files(entry)}
-    read, kept, problems = _decoded([*files], size, channels)
+    read, kept, problems = _decoded([*files], size, channels, progress)
     labels = tuple(files[path] for path in kept)
     if lost := [entry for entry in classes if entry.name not in labels]:
         raise DataError(f"{lost[0]} holds no image that can be read")
     return Pictures(read, kept, labels, (*told, *problems))
 
 
-def load_pictures(paths: str | Path | Sequence[str | Path], size: int = 32, channels: int = 3) -> Pictures:
+def load_pictures(
+    paths: str | Path | Sequence[str | Path], size: int = 32, channels: int = 3, progress: Counted = _quietly
+) -> Pictures:
     """Images without labels: files, and all images in folders and below them."""
+    require_format(size, channels)
     given = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    if missing := [path for path in given if not path.exists()]:
+        raise DataError(f"{missing[0]} does not exist: expected an image, or a folder of them")
     below = {path: _below(path) for path in given}
     images = {path: [x for x in found if x == path or _looks_like_an_image(x)] for path, found in below.items()}
     for path in given:
@@ -66,8 +82,19 @@ def load_pictures(paths: str | Path | Sequence[str | Path], size: int = 32, chan
             raise DataError(f"{path} holds no images")
     files = [*dict.fromkeys(file for path in given for file in images[path])]
     told = [words for path in given if path.is_dir() for words in _of_other_kinds(path, below[path])]
-    read, kept, problems = _decoded(files, size, channels)
+    read, kept, problems = _decoded(files, size, channels, progress)
     return Pictures(read, kept, problems=(*told, *problems))
+
+
+def require_format(size: int, channels: int) -> None:
+    require_size(size)
+    if channels not in (1, 3):
+        raise DataError(f"channels must be 1 or 3, got {channels!r}")
+
+
+def require_size(size: int) -> None:
+    if type(size) is not int or size % 8 or not 8 <= size <= LARGEST:
+        raise DataError(f"size must be divisible by 8, from 8 to {LARGEST}, got {size!r}")
 
 
 def _below(path: Path) -> list[Path]:
@@ -95,7 +122,9 @@ def _visible(folder: Path) -> list[Path]:
         raise DataError(f"{folder} cannot be read as a folder: {error.strerror}") from None
 
 
-def _decoded(files: Sequence[Path], size: int, channels: int) -> tuple[Tensor, tuple[Path, ...], tuple[str, ...]]:
+def _decoded(
+    files: Sequence[Path], size: int, channels: int, progress: Counted
+) -> tuple[Tensor, tuple[Path, ...], tuple[str, ...]]:
     """Rows, their files, and what is wrong with the others; Pillow decodes outside the interpreter's lock."""
 
     def tried(file: Path) -> Tensor | str:
@@ -104,8 +133,12 @@ def _decoded(files: Sequence[Path], size: int, channels: int) -> tuple[Tensor, t
         except DataError as error:
             return str(error)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(pool.map(tried, files))
+    found = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, and one's own
+        for row in pool.map(tried, files):
+            found.append(row)
+            progress(len(found), len(files))
     rows = [(file, row) for file, row in zip(files, found, strict=True) if isinstance(row, Tensor)]
     if files and not rows:
         raise DataError(f"{found[0]}; so it is with all of {len(files)} files" if len(files) > 1 else str(found[0]))
@@ -141,6 +174,8 @@ def read_picture(path: Path, size: int, channels: int) -> Tensor:
 
 def _picture(path: Path, mode: str) -> Image.Image:
     """An image as one sees it; one line where it cannot be."""
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} cannot be read as an image: it is no file")  # a pipe would be waited for
     try:
         with Image.open(path) as opened:
             if opened.mode[0] not in "IF":
