@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from osscl import device as devices
+from osscl.agent.classifier import ContinualClassifier
 from osscl.experiments.evaluate import judge_known
 from osscl.experiments.sizes import on_small_net
 from osscl.experiments.toy import held_out, maker, toy_stream
@@ -104,3 +105,18 @@ def test_gradients_of_gem_compiled_are_the_plain_ones(monkeypatch):
     assert set(found) == {True, False} and len(found[True]) == len(stream)
     for compiled, plain in zip(found[True], found[False], strict=True):
         assert float((compiled - plain).norm() / plain.norm()) < 1e-3
+
+
+@pytest.mark.parametrize("name", ["ursl-plus", "dm", "icarl"])
+def test_an_agent_learns_on_the_device_and_is_asked_anywhere(name, tmp_path):
+    stream = toy_stream()
+    made = ContinualClassifier(name, "smoke", memory=40, device="cuda")
+    for t in range(2):
+        step = stream.step(t)
+        (made.update if t else made.fit)(step.labeled.images, step.labeled.labels.tolist(), step.unlabeled)
+        made.save(tmp_path)
+        made = ContinualClassifier.load(tmp_path, "cuda")
+    images = stream.step(0).labeled.images
+    here, there = made.predict(images), ContinualClassifier.load(tmp_path, "cpu").predict(images.cpu())
+    assert made.class_names == ContinualClassifier.load(tmp_path, "cpu").class_names
+    assert float((here.probabilities - there.probabilities).abs().max()) < 0.05  # bfloat16 there, float32 here
