@@ -338,6 +338,21 @@ def test_cells_without_a_number_of_ours_are_folded_away_and_counted():
     assert "<details>" not in titled_table(TableSection("T", ("row", "paper"), [("p05", "—")]))
 
 
+@pytest.mark.parametrize(
+    ("ours", "paper", "drawn"),
+    [
+        ("27.3 (n=1)", "30.4 ± 0.2", '<span class="bar marked" style="--ours:27.3%;--paper:30.4%"></span>'),
+        ("36.6 ± 0.4 (n=3)", "—", '<span class="bar" style="--ours:36.6%"></span>'),
+        ("0.7 min (n=1)", "15.75 min", None),
+        ("11.4 ± 0.2 min (n=3)", "63 min", None),
+        ("—", "30.4 ± 0.2", None),
+    ],
+)
+def test_an_accuracy_beside_the_papers_is_a_bar(ours, paper, drawn):
+    page = table(TableSection("T", ("row", "ours", "paper"), [("p05", ours, paper)]))
+    assert drawn in page if drawn else 'class="bar' not in page
+
+
 def test_claims_without_a_pair_are_folded_away_whole():
     rows = [("L_sup helps", "undecided", "+6.5 (n=1)"), ("", "needs T4", "—"), ("BYOL", "undecided", "—")]
     shown, folded = titled_table(TableSection("Claims", ("claim", "verdict", "difference"), rows)).split("<details>")

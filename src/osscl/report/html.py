@@ -3,7 +3,7 @@
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -42,8 +42,26 @@ def table(section: TableSection, css: str = "") -> str:
 
 
 def _cells(columns: Sequence[str], row: Sequence[str]) -> str:
-    cells = [f'<td data-label="{escape(column)}">{cell(text)}</td>' for column, text in zip(columns, row, strict=True)]
+    bar = bar_beside(dict(zip(columns, row, strict=True)))
+    cells = [
+        f'<td data-label="{escape(column)}">{cell(text)}{bar if column == "ours" else ""}</td>'
+        for column, text in zip(columns, row, strict=True)
+    ]
     return f'<th scope="row">{cell(row[0])}</th>{"".join(cells[1:])}' if row else ""
+
+
+def bar_beside(row: Mapping[str, str]) -> str:
+    """Our accuracy as a bar, with the paper's as a mark on it; nothing where there is none of ours, or it is a time."""
+    numbers = {name: re.match(r"\d+(\.\d+)?(?! min)\b(?!.* min)", row.get(name, "")) for name in ("ours", "paper")}
+    if numbers["ours"] is None:
+        return ""
+    return bar(float(numbers["ours"][0]), float(numbers["paper"][0]) if numbers["paper"] else None)
+
+
+def bar(ours: float, theirs: float | None) -> str:
+    """In % of its length."""
+    mark = "" if theirs is None else f";--paper:{theirs:.1f}%"
+    return f'<span class="bar{" marked" if mark else ""}" style="--ours:{ours:.1f}%{mark}"></span>'
 
 
 def cell(text: str) -> str:

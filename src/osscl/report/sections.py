@@ -15,7 +15,7 @@ from osscl.report.drawing import drawing, explanation
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves, keys_of
 from osscl.report.formats import TableSection
 from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_histograms
-from osscl.report.html import cell, details, escape, figure, folding_table, legend, measured, titled_table
+from osscl.report.html import bar, cell, details, escape, figure, folding_table, legend, measured, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
 from osscl.report.tables import HEADLINE, beside, grouped, headline, headline_row
 from osscl.report.thumbnails import Strip, Tile
@@ -27,6 +27,7 @@ KINDS = {
 SMOKE_WORDS = "smoke: a few updates on a small network; it shows that things run, not how well"
 TELLING = 3  # numbers of ours from which on a table of the paper says something
 INSIDE = "Look inside: who is remembered, who is taken for whom, what looks known, what the gate did"
+BARS = "A bar is our mean, the mark on it the paper's, of its full schedule."
 NO_DATA = "What it let in and kept out: the data is not at hand; `osscl report --data DIR` would show the pictures."
 
 
@@ -44,14 +45,10 @@ def headline_section(records: Sequence[RunRecord]) -> str:
 
 def _headline_row(runs: Sequence[RunRecord]) -> str:
     theirs = beside(runs[0])
-    mark = f";--paper:{theirs[0]:.1f}%" if theirs else ""
-    ours = mean(run.final for run in runs)
+    drawn = bar(mean(run.final for run in runs), theirs[0] if theirs else None)
     cells = []
     for column, text in zip(HEADLINE, headline_row(runs), strict=True):
-        shown = cell(text)
-        if column == "final %":
-            css = "bar marked" if theirs else "bar"
-            shown = f'<strong>{shown}</strong><span class="{css}" style="--ours:{ours:.1f}%{mark}"></span>'
+        shown = f"<strong>{cell(text)}</strong>{drawn}" if column == "final %" else cell(text)
         cells.append(f'<td data-label="{escape(column)}">{shown}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 
@@ -73,7 +70,8 @@ def tables_section(sections: Sequence[TableSection]) -> str:
     )
     rest = f"<div class='card runs'><h3>Tables with fewer than {TELLING} numbers of ours</h3>{lines}</div>"
     cards = [titled_table(one) for one in sections if one not in scant]
-    return f"<section id=paper><h2>Beside the paper</h2>{''.join(cards)}{rest if scant else ''}</section>"
+    head = f"<h2>Beside the paper</h2><p class=note>{BARS}</p>"
+    return f"<section id=paper>{head}{''.join(cards)}{rest if scant else ''}</section>"
 
 
 def chapter_section(
