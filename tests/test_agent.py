@@ -1,5 +1,6 @@
 """An agent of one's own images: it learns step by step, goes on to the same bits, and loses nothing."""
 
+import copy
 from dataclasses import fields
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 import osscl
 from osscl.agent.classifier import ContinualClassifier
-from osscl.agent.home import go_back
+from osscl.agent.home import go_back, is_interrupted
 from osscl.agent.lesson import channel_statistics
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError
@@ -120,7 +121,7 @@ def interrupted(folder, made, lesson, phase="learner"):
     """A step that is stopped politely in the middle of a phase; the agent as it was loaded again."""
     watcher = StopAfter(phase)
     with pytest.raises(Stopped), made.living_in(folder, Options(watcher=watcher)):
-        watcher.keeper = made.keep.__self__
+        watcher.keeper = made.keep.__self__  # the keeper that it is bound to
         (made.update if made.history else made.fit)(*lesson)
     return ContinualClassifier.load(folder, "cpu")
 
@@ -199,6 +200,71 @@ def test_a_call_that_fails_leaves_the_agent_as_it_was(lessons, error):
     assert difference(without_times(made.update(*lessons[1])), without_times(whole.update(*lessons[1]))) is None
 
 
+def test_the_same_object_goes_on_at_home(lessons, tmp_path):
+    """Ctrl-C in a notebook, and the same cell again."""
+    whole = agent().fit(*lessons[0]).update(*lessons[1])
+    made = agent().fit(*lessons[0])
+    for moment in (2, 3):
+        with pytest.raises(KeyboardInterrupt), made.living_in(tmp_path, Options(watcher=FailsAt(moment), save_every=0)):
+            made.update(*lessons[1])
+        assert len(made.history) == 1 and len(made.predict(lessons[0][0]).names) == 12
+    with made.living_in(tmp_path):
+        made.update(*lessons[1])
+    assert difference(without_times(made), without_times(whole)) is None
+    assert sorted(path.name for path in tmp_path.glob("[mc]*")) == ["model-1.safetensors", "model.safetensors"]
+
+
+class FailsAt(Fails):
+    """Raises at an update of the learner."""
+
+    def __init__(self, moment):
+        super().__init__(KeyboardInterrupt())
+        self.moment = moment
+
+    def progress(self, t, steps, where):
+        if where.phase == "learner" and where.update == self.moment:
+            raise self.error
+
+
+def test_each_step_is_saved_as_it_is_through(lessons, tmp_path):
+    made, further = agent(), (lessons[1][0], ["four"] * 6 + ["five"] * 6)
+    with made.living_in(tmp_path):
+        made.fit(*lessons[0]).update(*lessons[1])
+        with pytest.raises(UserError, match="has learned already: update brings new classes"):
+            made.fit(*lessons[0])
+    assert (tmp_path / "model-1.safetensors").exists() and len(ContinualClassifier.load(tmp_path, "cpu").history) == 2
+    with pytest.raises(KeyboardInterrupt), made.living_in(tmp_path, Options(watcher=Fails(KeyboardInterrupt()))):
+        made.update(*further)
+    assert len(ContinualClassifier.load(tmp_path, "cpu").history) == 2
+    with made.living_in(tmp_path):
+        pass  # nothing learned, nothing changed
+    copied = copy.deepcopy(made)
+    with made.living_in(tmp_path):
+        inside = copy.deepcopy(made)
+    assert inside.home is None and inside.keep is None
+    (tmp_path / "checkpoint.safetensors").unlink(missing_ok=True)
+    inside.update(*further)
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+    assert difference(without_times(copied), without_times(made)) is None
+
+
+def test_a_checkpoint_that_comes_back_is_never_deleted(lessons, tmp_path):
+    """Moved away to learn something else, and put back."""
+    agent().fit(*lessons[0]).save(tmp_path)
+    interrupted(tmp_path, ContinualClassifier.load(tmp_path, "cpu"), lessons[1])
+    kept = (tmp_path / "checkpoint.safetensors").read_bytes()
+    (tmp_path / "checkpoint.safetensors").unlink()
+    made = ContinualClassifier.load(tmp_path, "cpu")
+    with made.living_in(tmp_path):
+        made.update(lessons[1][0], ["four"] * 12)
+    (tmp_path / "checkpoint.safetensors").write_bytes(kept)
+    assert not is_interrupted(tmp_path)
+    made = ContinualClassifier.load(tmp_path, "cpu")
+    with made.living_in(tmp_path):
+        made.update(*lessons[1])
+    assert (tmp_path / "checkpoint.given-up").read_bytes() == kept
+
+
 def test_what_diverged_is_not_gone_on_with(lessons, tmp_path):
     made = agent()
     with pytest.raises(Diverged), made.living_in(tmp_path, Options(watcher=Fails(Diverged("nan")), save_every=0)):
@@ -245,14 +311,20 @@ def test_who_goes_back_loses_nothing(lessons, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"cut")
     with pytest.raises(DataError, match=r"is damaged: `osscl back .* model-3` takes an earlier one"):
         ContinualClassifier.load(tmp_path, "cpu")
-    go_back(tmp_path, "model-2-2")
+    go_back(tmp_path, "model-2-2.safetensors")
+    assert (tmp_path / "model.damaged").read_bytes() == b"cut"
+    write_state(tmp_path / "model-7", {"history": []})
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(DataError, match=r"model-7\.safetensors is of another version"):
+        go_back(tmp_path, "model-7")
+    assert (tmp_path / "model.safetensors").read_bytes() == before
     assert "five" in ContinualClassifier.load(tmp_path, "cpu").class_names
 
 
 @pytest.mark.parametrize("state", [{"history": 1}, {"history": [{"x": 1}]}, {"a": 1}, [1, 2]])
 def test_files_of_something_else_are_told_in_a_line(tmp_path, state):
     write_state(tmp_path / "model", state)
-    with pytest.raises(DataError, match=r"is of another (program or )?version"):
+    with pytest.raises(DataError, match=r"is of another (program|version)"):
         ContinualClassifier.load(tmp_path, "cpu")
 
 
@@ -273,7 +345,7 @@ def test_going_back_counts_more_than_the_middle_of_a_later_step(lessons, tmp_pat
 def test_another_agent_is_never_overwritten(lessons, tmp_path):
     agent().fit(*lessons[0]).save(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
-    with pytest.raises(UserError, match="holds another agent; nothing is overwritten"):
+    with pytest.raises(UserError, match="holds another agent, or one that has learned more; nothing is overwritten"):
         agent().fit(*lessons[1]).save(tmp_path)
     with pytest.raises(UserError, match="holds another agent"):
         agent(seed=1).fit(*lessons[0]).save(tmp_path)
@@ -389,6 +461,7 @@ def test_mistakes_are_told_in_a_line(lessons, tmp_path):
         (lambda: made.fit(["a.png"], ["a"]), "images must be one tensor or array, got list"),
         (lambda: made.fit(None, ["a"]), "images must be one tensor or array, got NoneType"),
         (lambda: made.fit(images, None), "labels must be a list of them, got NoneType"),
+        (lambda: ContinualClassifier("ursl", changes="learner.epochs=7"), "changes must be a list as"),
         (lambda: made.fit(images, [""] * 12), "a label is a word or a whole number, got ''"),
         (lambda: made.fit(images, labels[:-1]), "a label for each image is wanted, got 11 for 12"),
         (lambda: made.fit(images[:0], []), "a label for each image is wanted, got 0 for 0"),

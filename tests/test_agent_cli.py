@@ -73,12 +73,28 @@ def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
     assert not place.exists()
     typed("fit", place, "--labeled", week, *GREY)
     before = (place / "model.safetensors").read_bytes()
-    refuses("fit", place, "--labeled", week, *GREY, words="has learned already")
-    refuses("update", place, "--labeled", week, words="every class in")
+    refuses("fit", place, "--labeled", folders / "week2", *GREY, words="has learned already")
+    refuses("update", place, "--labeled", week, "--unlabeled", folders / "pile", words="learned already")
     refuses("predict", place, words="give images to look at")
     refuses("inspect", folders, words="no agent in")
     refuses("back", place, "model-1", words="unknown model 'model-1'; allowed: none there")
     assert (place / "model.safetensors").read_bytes() == before
+
+
+def test_the_same_command_again_has_nothing_to_do(typed, folders):
+    """A script that repeats a command until it succeeds comes to an end."""
+    place = folders / "agent"
+    for command in (
+        ["fit", place, "--labeled", folders / "week1", *GREY],
+        ["update", place, "--labeled", folders / "week2", "--device", "cpu"],
+    ):
+        assert typed(*command)[0] == 0
+        before = (place / "model.safetensors").read_bytes()
+        code, shown, _ = typed(*command)
+        assert code == 0 and "nothing new: this very step is learned already" in shown
+        assert (place / "model.safetensors").read_bytes() == before
+    code, shown, _ = typed("inspect", place, "--device", "cpu")
+    assert "earlier models, for `osscl back`: model-1" in shown and "interrupted" not in shown
 
 
 def test_an_earlier_model_is_taken_again(typed, folders):

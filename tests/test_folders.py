@@ -15,6 +15,7 @@ def picture(path, colour=(200, 30, 30), size=(40, 30)):
 
 @pytest.fixture
 def labeled(tmp_path):
+    tmp_path = tmp_path / "week"
     picture(tmp_path / "dog" / "b.png", (0, 0, 250))
     picture(tmp_path / "cat" / "z.jpg")
     picture(tmp_path / "cat" / "a.png", (0, 250, 0))
@@ -71,6 +72,23 @@ def test_a_class_without_an_image_is_an_error(labeled):
     (labeled / "bird" / "a.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"bird holds no image that can be read"):
         load_folder(labeled)
+
+
+def test_a_folder_of_weeks_is_told_from_a_folder_of_classes(labeled):
+    with pytest.raises(DataError, match="holds folders and no images: give the folder whose folders are the classes"):
+        load_folder(labeled.parent)
+    for file in (labeled / "dog").iterdir():
+        file.unlink()
+    (labeled / "dog" / "1.heic").write_bytes(b"a photograph")
+    with pytest.raises(DataError, match=r"dog holds no images \(1 file \.heic, not read\)"):
+        load_folder(labeled)
+
+
+def test_links_that_are_not_followed_are_told(labeled):
+    (labeled / "linked").symlink_to(labeled / "dog")
+    (labeled / "broken.png").symlink_to(labeled / "nowhere.png")
+    told = [words for words in load_pictures(labeled).problems if "not followed" in words]
+    assert len(told) == 2
 
 
 def test_a_folder_without_folders_is_an_error(tmp_path):

@@ -3,26 +3,25 @@
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from osscl.agent.home import (
     Learned,
+    begun_there,
     checkpoint_file,
-    clear_checkpoint,
     contents_in,
     history_in,
     keep_earlier,
     model_file,
     newest,
 )
-from osscl.agent.lesson import Arrived, Images, checked, class_names
+from osscl.agent.lesson import Arrived, Images, as_tensor, checked, class_names
 from osscl.agent.recipe import make_recipe, recipe_in
+from osscl.agent.tested import Tested
 from osscl.data.folders import require_size
 from osscl.device import device_name, pick_device, precision_of, prepare
 from osscl.errors import DataError, Diverged, SpecError, UserError
@@ -33,29 +32,8 @@ from osscl.experiments.saved import Model, Prediction, agent_of, entry_of, read_
 from osscl.frozen import plain
 from osscl.methods import METHODS
 from osscl.methods.method import Method, Progress, Runtime, Schedule, Setting, StepReport
-from osscl.metrics import auroc
 from osscl.stored import write_state
 from osscl.vision.augment import Augmentation
-
-
-@dataclass(frozen=True)
-class Tested:
-    """Predictions beside the truth."""
-
-    found: Prediction
-    labels: tuple[str, ...]
-    learned: Tensor  # (n,) bool: of a class that was learned
-    right: Tensor  # (n,) bool
-
-    @property
-    def accuracy(self) -> float | None:
-        """Share that is right, of images of classes that were learned."""
-        return float(self.right[self.learned].float().mean()) if bool(self.learned.any()) else None
-
-    @property
-    def auroc(self) -> float | None:
-        """Of the score, classes learned against others; None where nothing tells, or there is one kind alone."""
-        return None if self.found.scores is None else auroc(self.found.scores, self.learned)
 
 
 class ContinualClassifier:
@@ -76,8 +54,13 @@ class ContinualClassifier:
         self.begun: str | None = None  # content of a step that was interrupted, and is gone on with
         self.agent: Method | None = None
         self.setting: Setting | None = None
+        self.home: Path | None = None  # inside `living_in`
         self.keep: Callable[[bool], None] | None = None
         self.watcher: Watcher = Unwatched()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy lives nowhere."""
+        return {**vars(self), "home": None, "keep": None, "watcher": Unwatched()}
 
     def __repr__(self) -> str:
         words = f"{len(self.class_names)} classes in {len(self.history)} steps"
@@ -85,11 +68,14 @@ class ContinualClassifier:
 
     def fit(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
         """Learn a first step; whatever was learned before is forgotten."""
+        if self.home is not None and self.history:
+            raise UserError(f"{self.home} has learned already: update brings new classes")
         arrived = self._first(images, labels, unlabeled)
         with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
             if self.begun is None:
                 self._begin(arrived)
             self._learn(arrived)
+        self._settle()
         return self
 
     def update(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
@@ -97,6 +83,7 @@ class ContinualClassifier:
         arrived = self._further(images, labels, unlabeled)
         with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
             self._learn(arrived)
+        self._settle()
         return self
 
     def require_teachable(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> None:
@@ -119,7 +106,7 @@ class ContinualClassifier:
 
     def predict(self, images: Images, threshold: float | None = None) -> Prediction:
         """Class, probability and whether it looks known, of (n, channels, size, size) uint8 images."""
-        return self.model.predict(images, threshold)
+        return self.model.predict(as_tensor(images), threshold)
 
     def test(self, images: Images, labels: Sequence[Any]) -> Tested:
         """Predictions against the truth; images of classes that were not learned should look unknown."""
@@ -200,6 +187,7 @@ class ContinualClassifier:
         assert self.agent is not None
         cap = self.recipe.schedule.row_cap
         step = arrived.as_step(len(self.history), len(self.class_names), cap, self.device)
+        self._take_up(arrived)
         self.begun = arrived.content
         report = self.agent.learn(step)
         refuse_divergence(report, step.index)
@@ -208,6 +196,23 @@ class ContinualClassifier:
         self.class_names = [*self.class_names, *arrived.classes]
         self.history = [*self.history, self._learned(arrived, len(step.unlabeled), report)]
         self.begun = None
+
+    def _take_up(self, arrived: Arrived) -> None:
+        """Go on where this very step was interrupted at home."""
+        if self.home is None or self.begun is not None:
+            return
+        assert self.agent is not None
+        if (entry := begun_there(self.home, self._contents(), arrived.content)) is not None:
+            self.agent.load_state(entry["method"])
+
+    def _settle(self) -> None:
+        """A step that is through is saved at once, and what led to it is wanted no more."""
+        if self.home is not None:
+            self.save(self.home)
+            checkpoint_file(self.home).unlink(missing_ok=True)
+
+    def _contents(self) -> list[str]:
+        return [one.content for one in self.history]
 
     def _learned(self, arrived: Arrived, unlabeled: int, report: StepReport) -> Learned:
         return Learned(
@@ -223,16 +228,19 @@ class ContinualClassifier:
 
     def save(self, folder: str | Path) -> None:
         """Write all that there is; the model of an earlier step stays beside it under its number."""
-        place, setting = Path(folder), self.model.images
-        if model_file(place).exists():
-            there, ours = read_entry(place), [one.content for one in self.history]
-            before = contents_in(there)
-            if not self._is_ours(there) or before != ours[: len(before)] or there["images"] != plain(setting):
-                raise UserError(f"{model_file(place)} holds another agent; nothing is overwritten, give another folder")
-            if before == ours:
-                return
-            keep_earlier(place, before)
-        write_state(place / "model", self.entry())
+        place, images = Path(folder), self.model.images
+        with contextlib.nullcontext() if self.home == place else occupied(place):
+            if model_file(place).exists():
+                there, ours = read_entry(place), self._contents()
+                before = contents_in(there)
+                if not self._is_ours(there) or before != ours[: len(before)] or there["images"] != plain(images):
+                    raise UserError(
+                        f"{model_file(place)} holds another agent, or one that has learned more; nothing is overwritten"
+                    )
+                if before == ours:
+                    return
+                keep_earlier(place, before)
+            write_state(place / "model", self.entry())
 
     def _is_ours(self, entry: dict[str, Any]) -> bool:
         return "history" in entry and recipe_in(entry) == self.recipe
@@ -263,27 +271,23 @@ class ContinualClassifier:
         """Inside, a step is kept in the folder at good moments, so that it can go on, and saved there at its end."""
         place, options = Path(folder), options or Options()
         keeper = Keeper(place, options, self.device, self.entry)
+        before = self.home, self.keep, self.watcher
         with occupied(place), divergence_set_aside(place):
             self._require_home(place)
-            self.keep, self.watcher = keeper.keep, options.watcher
+            self.home, self.keep, self.watcher = place, keeper.keep, options.watcher
             try:
+                if self.history and self.begun is None:
+                    self.save(place)
                 with keeper.listening():
                     yield self
             finally:
-                self.keep, self.watcher = None, Unwatched()
-            self.save(place)
-            checkpoint_file(place).unlink(missing_ok=True)
+                self.home, self.keep, self.watcher = before
 
     def _require_home(self, place: Path) -> None:
         """What lies there must be what this agent was when it was loaded."""
         there = read_entry(place) if model_file(place).exists() else None
-        learned = [one.content for one in self.history]
         before = contents_in(there or {})
-        if there is not None and (not self._is_ours(there) or before != learned[: len(before)]):
+        if there is not None and (not self._is_ours(there) or before != self._contents()[: len(before)]):
             raise UserError(f"{place} holds another agent, or has learned more meanwhile: load it again")
         if self.begun is not None and newest(place)["begun"] != self.begun:
             raise UserError(f"{place} holds another step that was interrupted: load it again")
-        if self.begun is None:
-            clear_checkpoint(place, learned)
-            if learned and before != learned:
-                self.save(place)

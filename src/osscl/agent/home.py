@@ -10,8 +10,9 @@ from typing import Any
 from osscl import __version__
 from osscl.errors import DataError, SpecError, unknown
 from osscl.experiments.checkpoint import occupied, set_aside
-from osscl.experiments.saved import read_entry
+from osscl.experiments.saved import agent_of, read_entry
 from osscl.frozen import from_plain
+from osscl.methods.method import Runtime
 from osscl.stored import SUFFIX, aside, read_state
 
 
@@ -63,8 +64,22 @@ def newest(place: Path, finished: bool = False) -> dict[str, Any]:
     return interrupted if contents_in(_agent_in(interrupted, checkpoint)) == contents_in(there) else there
 
 
+def is_interrupted(place: Path) -> bool:
+    """Whether the middle of a step lies there that can be gone on with."""
+    return newest(place)["begun"] is not None
+
+
+def earlier_models(place: Path) -> dict[str, Path]:
+    """By name, in the order of their steps."""
+
+    def numbers(path: Path) -> list[int]:
+        return [int(part) for part in path.stem.split("-")[1:] if part.isdigit()]
+
+    return {path.stem: path for path in sorted(place.glob(f"model-*{SUFFIX}"), key=numbers)}
+
+
 def _finished(place: Path) -> dict[str, Any]:
-    earlier = sorted(path.stem for path in place.glob(f"model-*{SUFFIX}"))
+    earlier = [*earlier_models(place)]
     if earlier and read_state(model_file(place)) is None:
         raise DataError(f"{model_file(place)} is damaged: `osscl back {place} {earlier[-1]}` takes an earlier one")
     return _agent_in(read_entry(place), model_file(place))
@@ -83,28 +98,44 @@ def _agent_in(entry: Any, file: Path) -> dict[str, Any]:
 
 def go_back(place: Path, name: str) -> None:
     """Make an earlier model the one that is asked and taught; the newest stays under its number."""
-    earlier = {path.stem: path for path in sorted(place.glob(f"model-*{SUFFIX}"), key=lambda path: path.stem)}
+    earlier = earlier_models(place)
+    name = name.removesuffix(SUFFIX)
     if name not in earlier:
         raise unknown("model", name, earlier or ("none there",))
     with occupied(place):
-        _agent_in(read_entry(place, name), earlier[name])
-        if (now := read_state(model_file(place))) is not None:
-            keep_earlier(place, contents_in(now))
-        clear_checkpoint(place, learned=[])
+        _require_loadable(read_entry(place, name), earlier[name])
+        now = read_state(model_file(place))
+        if now is not None:
+            keep_earlier(place, contents_in(_agent_in(now, model_file(place))))
+        elif model_file(place).is_file():
+            set_aside(model_file(place), "damaged")
         _copy(earlier[name], model_file(place))
 
 
-def clear_checkpoint(place: Path, learned: list[str]) -> None:
-    """Before a step begins anew: the checkpoint of one that is through goes, any other is set aside."""
+def _require_loadable(entry: dict[str, Any], file: Path) -> None:
+    """Before anything is put in its place."""
+    try:
+        agent_of(_agent_in(entry, file), Runtime())
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+        raise DataError(f"{file} is of another version ({type(error).__name__}: {error})") from None
+
+
+def begun_there(place: Path, learned: list[str], content: str) -> dict[str, Any] | None:
+    """The middle of the step that would now begin, where it was interrupted; else what lies there makes room."""
     checkpoint = checkpoint_file(place)
     if not checkpoint.is_file():
-        return
+        return None
     entry = read_state(checkpoint)
-    if entry is not None and len(before := contents_in(entry)) < len(learned) and before == learned[: len(before)]:
-        checkpoint.unlink()
-        return
-    kept = set_aside(checkpoint, "damaged" if entry is None else "given-up")
+    told = isinstance(entry, dict) and isinstance(entry.get("history"), list)
+    before, begun = (contents_in(entry), entry.get("begun")) if entry and told else (None, None)
+    if before == learned and begun == content:
+        return entry
+    if before is not None and [*before, begun] == learned[: len(before) + 1]:
+        checkpoint.unlink()  # that step is through
+        return None
+    kept = set_aside(checkpoint, "given-up" if told else "damaged")
     logging.getLogger("osscl").warning("osscl: checkpoint of a step that is not gone on with, kept as %s", kept)
+    return None
 
 
 def keep_earlier(place: Path, learned: list[str]) -> None:

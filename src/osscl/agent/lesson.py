@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,14 @@ class Arrived:
 
 def checked(images: Images, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
     """What was given, or one line that says what is wrong with it."""
-    rows = _tensor(images)
+    rows = as_tensor(images)
     fits = rows.dim() == 4 and rows.shape[2] == rows.shape[3] and rows.shape[1] in (1, 3)
     if rows.dtype != torch.uint8 or not fits:
         raise DataError(f"images must be uint8 (n, 1 or 3, size, size), got {rows.dtype} {tuple(rows.shape)}")
     names = class_names(labels)
     if len(names) != len(rows) or not names:
         raise DataError(f"a label for each image is wanted, got {len(names)} for {len(rows)}")
-    others = rows[:0] if unlabeled is None or not len(unlabeled) else _tensor(unlabeled)
+    others = rows[:0] if unlabeled is None or not len(unlabeled) else as_tensor(unlabeled)
     if others.dtype != torch.uint8 or others.shape[1:] != rows.shape[1:]:
         wanted, got = ", ".join(map(str, rows.shape[1:])), f"{others.dtype} {tuple(others.shape)}"
         raise DataError(f"unlabelled images must be uint8 (n, {wanted}) as the labelled ones, got {got}")
@@ -66,7 +67,7 @@ def class_names(labels: Sequence[Any]) -> tuple[str, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise DataError(f"labels must be a list of them, got {type(labels).__name__}")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        if isinstance(value, bool) or not isinstance(value, str | Integral) or value == "":
             raise DataError(f"a label is a word or a whole number, got {value!r}")
     return tuple(map(str, values))
 
@@ -84,7 +85,7 @@ def channel_statistics(*parts: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
-def _tensor(images: Images) -> Tensor:
+def as_tensor(images: Images) -> Tensor:
     try:
         given = np.array(images) if isinstance(images, np.ndarray) else images  # of its own: it may go backwards
         return torch.as_tensor(given).cpu().contiguous()

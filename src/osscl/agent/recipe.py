@@ -54,6 +54,8 @@ def make_recipe(
     """By names, or by what they stand for; the method as the schedule sizes it, then with fields changed."""
     if not isinstance(schedule, str | Schedule):
         raise SpecError(f"schedule must be a name or a Schedule, got {schedule!r}")
+    if isinstance(changes, str) or not all(isinstance(change, str) for change in changes):
+        raise SpecError(f"changes must be a list as ['learner.epochs=7'], got {changes!r}")
     length = scheduled(schedule)
     config = override(sized(configuration(method) if isinstance(method, str) else method, length), changes)
     if isinstance(augmentation, str):

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from osscl.agent.classifier import ContinualClassifier, Tested
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.tested import Tested
 
-OWN = ("model", "checkpoint", ".lock", ".model", ".checkpoint")  # how an agent's files begin
+OWN = ("model", "checkpoint", ".")  # how an agent's files begin, and hidden ones of anybody
 EVERY = 5.0  # seconds between two lines about reading
 TOLD = 20  # files that could not be read and are named
 Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
@@ -52,18 +53,23 @@ def fit(
     """Begin an agent: learn the classes in a folder, beside unlabelled images."""
     from osscl.agent.classifier import ContinualClassifier
     from osscl.agent.home import checkpoint_file, model_file
+    from osscl.data.folders import class_folders
 
     _require_own_folder(agent, labeled)
-    if model_file(agent).exists():
-        raise UserError(f"{agent} has learned already: `osscl update` brings new classes; or give another folder")
+    channels = 1 if grey else 3
     made = ContinualClassifier(
         method, schedule, changes=changes or (), memory=memory, seed=seed, augmentation=augmentation, device=device
     )
-    if checkpoint_file(agent).exists():
+    if model_file(agent).exists() or checkpoint_file(agent).exists():
         asked, made = made.recipe, ContinualClassifier.load(agent, device)
-        if asked != made.recipe:
+        assert made.setting is not None
+        same = asked == made.recipe and (size, channels) == (made.setting.images.size, made.setting.images.channels)
+        again = same and len(made.history) == 1 and {*class_folders(labeled)} == {*made.class_names}
+        if made.history and not again:
+            raise UserError(f"{agent} has learned already: `osscl update` brings new classes; or give another folder")
+        if not same:
             raise UserError(f"{agent} was begun with other settings; give those again, or another folder")
-    _teach(made, agent, labeled, unlabeled, size, 1 if grey else 3, max_minutes)
+    _teach(made, agent, labeled, unlabeled, size, channels, max_minutes)
 
 
 def _require_own_folder(agent: Path, labeled: Path) -> None:
@@ -98,17 +104,25 @@ def _teach(
     made: "ContinualClassifier", folder: Path, labeled: Path, unlabeled: list[Path] | None, size: int, channels: int,
     max_minutes: float | None,
 ) -> None:  # fmt: skip
+    from osscl.agent.lesson import checked
     from osscl.cli.show import quoted, watching
-    from osscl.data.folders import load_folder, load_pictures
+    from osscl.data.folders import class_folders, load_folder, load_pictures
     from osscl.experiments.checkpoint import Options, is_occupied
     from osscl.experiments.sizes import is_small
 
     if is_occupied(folder):
         raise Occupied(f"another process is at work in {folder}")
-    pictures = load_folder(labeled, size, channels, made.class_names, _counting("labelled"))
+    last = {*made.history[-1].classes} if made.history and made.begun is None else set()
+    again = bool(last) and {*class_folders(labeled)} <= {*made.class_names}
+    known = {*made.class_names} - last if again else made.class_names
+    pictures = load_folder(labeled, size, channels, known, _counting("labelled"))
     others = load_pictures(unlabeled, size, channels, _counting("unlabelled")) if unlabeled else None
-    _tell([*pictures.problems, *(others.problems if others is not None else ())])
     lesson = pictures.images, pictures.labels, others.images if others is not None else None
+    if again and checked(*lesson).content == made.history[-1].content:
+        typer.echo("nothing new: this very step is learned already")
+        _show_history(made)
+        return
+    _tell([*pictures.problems, *(others.problems if others is not None else ())])
     made.require_teachable(*lesson)
     classes = len(set(pictures.labels))
     typer.echo(
@@ -174,16 +188,20 @@ def inspect(
 ) -> None:
     """What an agent has learned, and how well it does on a folder of labelled images."""
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import checkpoint_file, model_file
+    from osscl.agent.home import earlier_models, is_interrupted, model_file
     from osscl.experiments.checkpoint import is_occupied
 
     made = ContinualClassifier.load(agent, device, finished=model_file(agent).exists())
     _show_history(made)
+    if earlier := [*earlier_models(agent)]:
+        typer.echo(f"earlier models, for `osscl back`: {', '.join(earlier)}")
     if is_occupied(agent):
         typer.echo("another process teaches it")
-    elif checkpoint_file(agent).exists():
+    elif is_interrupted(agent):
         typer.echo("a step was interrupted: the same command goes on with it")
     if on is not None:
+        if not made.history:
+            raise UserError(f"nothing is learned yet: the first step of {agent} was interrupted")
         _test(made, on)
 
 

@@ -4,7 +4,7 @@ import functools
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,16 +55,21 @@ def load_folder(
     told = [f"{entry}: its class is learned already" for entry in folders if entry not in classes]
     told += [f"{path}: it lies in no class's folder" for path in entries if _looks_like_an_image(path)]
     for entry in classes:
-        told += [
-            f"{inner}: a folder in a class's folder is not looked into" for inner in _visible(entry) if inner.is_dir()
-        ]
-        told += _of_other_kinds(entry, _visible(entry))
+        inside = _visible(entry)
+        _require_images(entry, inside)
+        told += [f"{inner}: a folder in a class's folder is not looked into" for inner in inside if inner.is_dir()]
+        told += _of_other_kinds(entry, inside)
     files = {path: entry.name for entry in classes for path in image_files(entry)}
     read, kept, problems = _decoded([*files], size, channels, progress)
     labels = tuple(files[path] for path in kept)
     if lost := [entry for entry in classes if entry.name not in labels]:
         raise DataError(f"{lost[0]} holds no image that can be read")
     return Pictures(read, kept, labels, (*told, *problems))
+
+
+def class_folders(folder: Path) -> list[str]:
+    """The names of the classes that a folder of folders holds."""
+    return [entry.name for entry in _visible(folder) if entry.is_dir()]
 
 
 def load_pictures(
@@ -82,6 +87,7 @@ def load_pictures(
             raise DataError(f"{path} holds no images")
     files = [*dict.fromkeys(file for path in given for file in images[path])]
     told = [words for path in given if path.is_dir() for words in _of_other_kinds(path, below[path])]
+    told += [f"{x}: a link that leads nowhere or to a folder, not followed" for x in _links(below.values())]
     read, kept, problems = _decoded(files, size, channels, progress)
     return Pictures(read, kept, problems=(*told, *problems))
 
@@ -105,10 +111,23 @@ def _below(path: Path) -> list[Path]:
     return sorted(found for found, inside in parts if not any(part.startswith(".") for part in inside))
 
 
+def _links(found: Iterable[Sequence[Path]]) -> list[Path]:
+    return [path for part in found for path in part if path.is_symlink() and not path.is_file()]
+
+
 def _of_other_kinds(place: Path, found: Sequence[Path]) -> list[str]:
     """How many files are there that nothing here reads, by kind; a photograph may be among them."""
     kinds = Counter(path.suffix.lower() for path in found if path.is_file() and not _looks_like_an_image(path))
     return [f"{place}: {n} file{'s' * (n > 1)} {kind or 'without a suffix'}, not read" for kind, n in kinds.items()]
+
+
+def _require_images(entry: Path, inside: Sequence[Path]) -> None:
+    if any(path.suffix.lower() in suffixes() and not path.is_dir() for path in inside):
+        return
+    if any(path.is_dir() for path in inside):
+        raise DataError(f"{entry} holds folders and no images: give the folder whose folders are the classes")
+    others = [words.partition(": ")[2] for words in _of_other_kinds(entry, inside)]
+    raise DataError(f"{entry} holds no images{f' ({others[0]})' if others else ''}")
 
 
 def _looks_like_an_image(path: Path) -> bool:

@@ -222,7 +222,8 @@ def occupied(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
         names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
-        drafts = re.compile(rf"\.({'|'.join(map(re.escape, names))})\.[0-9]+(\.[0-9a-f]+)?")
+        kinds = [*map(re.escape, names), r"model-[0-9-]+" + re.escape(SUFFIX)]
+        drafts = re.compile(rf"\.({'|'.join(kinds)})\.[0-9]+(\.[0-9a-f]+)?")
         for draft in folder.iterdir():  # of a process that was killed while it wrote, see `aside`
             if drafts.fullmatch(draft.name) and draft.is_file():
                 draft.unlink(missing_ok=True)

@@ -111,6 +111,10 @@ def read_entry(folder: Path, name: str = "model") -> dict[str, Any]:
         saved = read_state(file)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): a finished run's folder is wanted") from None
+    if saved is not None and not isinstance(saved, dict):
+        raise DataError(f"{file} is of another program")
+    if saved is None and name == "model" and not file.exists() and (folder / f"checkpoint{SUFFIX}").exists():
+        raise DataError(f"no model in {folder} yet: it was interrupted, and the same command goes on with it")
     if saved is None:
         found = f"{file} is damaged" if file.exists() else f"no model in {folder}"
         raise DataError(f"{found}: a finished run's folder is wanted, as `osscl runs` lists them, or an agent's")
