@@ -79,16 +79,8 @@ def test_milestones_know_no_warm_up():
 
 
 def test_a_config_of_another_make_is_run_at_the_size_that_it_says(monkeypatch):
-    @dataclass(frozen=True)
-    class OwnConfig:
-        width: int = 3
-
-    @dataclass(frozen=True)
-    class OtherConfig:
-        backbone: str = "resnet18"
-
-    for config in (OwnConfig, OtherConfig):
+    for config in (Own, OwnNetwork):
         monkeypatch.setitem(sizes.METHODS, config, object)
     for schedule in (SMOKE, DEMO, PAPER):
-        assert sizes.sized(OwnConfig(), schedule) == OwnConfig()
-    assert [sizes.sized(OtherConfig(), s).backbone for s in (SMOKE, DEMO)] == ["small", "small-wide"]
+        assert sizes.sized(Own(), schedule) == Own()
+    assert [sizes.sized(OwnNetwork(), s).backbone for s in (SMOKE, DEMO)] == ["small", "small-wide"]

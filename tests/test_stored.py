@@ -205,3 +205,11 @@ def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
     with pytest.raises(UserError, match="exists"):
         stored.refuse_to_overwrite(tmp_path / "link.json")
+
+
+def test_a_state_can_be_looked_at_without_its_tensors(tmp_path):
+    write_state(tmp_path / "a", {"steps": [1, 2], "net": {"weight": torch.ones(3)}})
+    assert read_state(tmp_path / "a", tensors=False) == {"steps": [1, 2], "net": {"weight": None}}
+    whole = (tmp_path / "a.safetensors").read_bytes()
+    (tmp_path / "a.safetensors").write_bytes(whole[:-1])
+    assert read_state(tmp_path / "a", tensors=False) is None

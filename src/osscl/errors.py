@@ -24,6 +24,10 @@ class Diverged(UserError):
     """Training led nowhere: hyperparameters that no network learns with."""
 
 
+# What reading a state of another version of this package comes upon.
+OTHER_VERSION = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError)
+
+
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
     """The error for a name that is none of `allowed`, with the nearest one that is."""
     names = list(allowed)

@@ -5,7 +5,7 @@ import errno
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +37,17 @@ def _umask() -> int:
     return mask
 
 
-def read_state(path: Path, device: torch.device | str = "cpu") -> dict[str, Any] | None:
-    """The state in `path`; None where there is none, or a file that is damaged."""
+def read_state(path: Path, device: torch.device | str = "cpu", *, tensors: bool = True) -> dict[str, Any] | None:
+    """The state in `path`; None where there is none, or a file that is damaged. Without `tensors`, which are None then,
+    the file's header is all that is read."""
     path = path.with_suffix(SUFFIX)
     try:
         with path.open("rb"):
             pass  # whatever keeps a file from being opened, safe_open calls it not found
         with safe_open(str(path), framework="pt", device=str(device)) as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+            found = {key: file.get_tensor(key) if tensors else None for key in file.keys()}  # noqa: SIM118 - not a dict
             skeleton = json.loads((file.metadata() or {})["state"])
-        return _with_tensors(skeleton, tensors)  # type: ignore[no-any-return]
+        return _with_tensors(skeleton, found)  # type: ignore[no-any-return]
     except (FileNotFoundError, SafetensorError, KeyError, ValueError, RecursionError):
         return None  # any other OSError says nothing of the file, which may be good
 
@@ -93,7 +94,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     return value
 
 
-def _with_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+def _with_tensors(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
     if isinstance(value, dict) and "tensor" in value:
         return tensors[value["tensor"]]
     if isinstance(value, dict):

@@ -19,14 +19,14 @@ from osscl.agent.home import (
     model_file,
     newest,
 )
-from osscl.agent.lesson import Arrived, Images, as_tensor, checked, class_names
+from osscl.agent.lesson import Arrived, Images, checked, class_names
 from osscl.agent.recipe import make_recipe, recipe_in
 from osscl.agent.tested import Tested
 from osscl.data.folders import require_size
 from osscl.device import device_name, pick_device, precision_of, prepare
-from osscl.errors import DataError, Diverged, SpecError, UserError
+from osscl.errors import OTHER_VERSION, DataError, UserError
 from osscl.experiments.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
-from osscl.experiments.evaluate import refuse_divergence, refuse_divergent_loss
+from osscl.experiments.evaluate import finite_logits, refuse_divergence, refuse_divergent_loss
 from osscl.experiments.run import threads_for
 from osscl.experiments.saved import Model, Prediction, agent_of, entry_of, read_entry
 from osscl.frozen import plain
@@ -70,21 +70,11 @@ class ContinualClassifier:
         """Learn a first step; whatever was learned before is forgotten."""
         if self.home is not None and self.history:
             raise UserError(f"{self.home} has learned already: update brings new classes")
-        arrived = self._first(images, labels, unlabeled)
-        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
-            if self.begun is None:
-                self._begin(arrived)
-            self._learn(arrived)
-        self._settle()
-        return self
+        return self._taught(self._first(images, labels, unlabeled), anew=self.begun is None)
 
     def update(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
         """Learn new classes, without the images of the old ones."""
-        arrived = self._further(images, labels, unlabeled)
-        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
-            self._learn(arrived)
-        self._settle()
-        return self
+        return self._taught(self._further(images, labels, unlabeled), anew=False)
 
     def require_teachable(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> None:
         """Refuse what the next step would refuse, before any work."""
@@ -106,7 +96,7 @@ class ContinualClassifier:
 
     def predict(self, images: Images, threshold: float | None = None) -> Prediction:
         """Class, probability and whether it looks known, of (n, channels, size, size) uint8 images."""
-        return self.model.predict(as_tensor(images), threshold)
+        return self.model.predict(images, threshold)
 
     def test(self, images: Images, labels: Sequence[Any]) -> Tested:
         """Predictions against the truth; images of classes that were not learned should look unknown."""
@@ -146,6 +136,14 @@ class ContinualClassifier:
             when = ", and is set at the first step" if known else ""
             raise UserError(f"memory must be 0 or at least the {count} classes{when}, got {memory}")
         return arrived
+
+    def _taught(self, arrived: Arrived, anew: bool) -> Self:
+        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
+            if anew:
+                self._begin(arrived)
+            self._learn(arrived)
+        self._settle()
+        return self
 
     def _begin(self, arrived: Arrived) -> None:
         recipe = self.recipe
@@ -191,8 +189,7 @@ class ContinualClassifier:
         self.begun = arrived.content
         report = self.agent.learn(step)
         refuse_divergence(report, step.index)
-        if not bool(self.agent.predict(step.labeled.images).isfinite().all()):
-            raise Diverged(f"training diverged at step {step.index + 1}: predictions are not finite; try a lower rate")
+        finite_logits(self.agent, step.labeled.images, step.index)
         self.class_names = [*self.class_names, *arrived.classes]
         self.history = [*self.history, self._learned(arrived, len(step.unlabeled), report)]
         self.begun = None
@@ -231,7 +228,7 @@ class ContinualClassifier:
         place, images = Path(folder), self.model.images
         with contextlib.nullcontext() if self.home == place else occupied(place):
             if model_file(place).exists():
-                there, ours = read_entry(place), self._contents()
+                there, ours = read_entry(place, tensors=False), self._contents()
                 before = contents_in(there)
                 if not self._is_ours(there) or before != ours[: len(before)] or there["images"] != plain(images):
                     raise UserError(
@@ -262,7 +259,7 @@ class ContinualClassifier:
             prepare(made.device)
             made.agent, made.setting, _ = agent_of(saved, made._runtime())
             made.class_names, made.history, made.begun = saved["class_names"], history_in(saved), saved["begun"]
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+        except OTHER_VERSION as error:
             raise DataError(f"the agent in {place} is of another version ({type(error).__name__}: {error})") from error
         return made
 
@@ -285,9 +282,9 @@ class ContinualClassifier:
 
     def _require_home(self, place: Path) -> None:
         """What lies there must be what this agent was when it was loaded."""
-        there = read_entry(place) if model_file(place).exists() else None
+        there = read_entry(place, tensors=False) if model_file(place).exists() else None
         before = contents_in(there or {})
         if there is not None and (not self._is_ours(there) or before != self._contents()[: len(before)]):
             raise UserError(f"{place} holds another agent, or has learned more meanwhile: load it again")
-        if self.begun is not None and newest(place)["begun"] != self.begun:
+        if self.begun is not None and newest(place, tensors=False)["begun"] != self.begun:
             raise UserError(f"{place} holds another step that was interrupted: load it again")

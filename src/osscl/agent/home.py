@@ -1,5 +1,6 @@
 """The folder that an agent lives in: what lies there, which of it is newest, and that none of it is lost."""
 
+import itertools
 import logging
 import shutil
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from osscl import __version__
-from osscl.errors import DataError, SpecError, unknown
+from osscl.errors import OTHER_VERSION, DataError, unknown
 from osscl.experiments.checkpoint import occupied, set_aside
 from osscl.experiments.saved import agent_of, read_entry
 from osscl.frozen import from_plain
@@ -48,25 +49,21 @@ def contents_in(entry: Mapping[str, Any]) -> list[str]:
     return [one.content for one in history_in(entry)]
 
 
-def newest(place: Path, finished: bool = False) -> dict[str, Any]:
+def newest(place: Path, finished: bool = False, *, tensors: bool = True) -> dict[str, Any]:
     """The middle of a step that was interrupted, where there is one that the model stands before; else the model."""
+    return read_entry(place, "checkpoint" if is_interrupted(place, finished) else "model", tensors=tensors)
+
+
+def is_interrupted(place: Path, finished: bool = False) -> bool:
+    """Whether the middle of a step lies there that can be gone on with; never where what is `finished` is wanted."""
     model, checkpoint = model_file(place), checkpoint_file(place)
     if not model.is_file() and not checkpoint.is_file():
         raise DataError(f"no agent in {place}: `osscl fit` makes one")
-    interrupted = None if finished or not checkpoint.is_file() else read_state(checkpoint)
-    if interrupted is None:
-        if not model.is_file():
-            raise DataError(f"{checkpoint} is damaged: move it away to begin again")
-        return _finished(place)
-    if not model.is_file():
-        return _agent_in(interrupted, checkpoint)
-    there = _finished(place)
-    return interrupted if contents_in(_agent_in(interrupted, checkpoint)) == contents_in(there) else there
-
-
-def is_interrupted(place: Path) -> bool:
-    """Whether the middle of a step lies there that can be gone on with."""
-    return newest(place)["begun"] is not None
+    middle = None if finished or not checkpoint.is_file() else read_state(checkpoint, tensors=False)
+    if middle is None and not model.is_file():
+        raise DataError(f"{checkpoint} is damaged: move it away to begin again")
+    learned = contents_in(_finished(place)) if model.is_file() else None
+    return middle is not None and (learned is None or contents_in(_agent_in(middle, checkpoint)) == learned)
 
 
 def earlier_models(place: Path) -> dict[str, Path]:
@@ -80,9 +77,9 @@ def earlier_models(place: Path) -> dict[str, Path]:
 
 def _finished(place: Path) -> dict[str, Any]:
     earlier = [*earlier_models(place)]
-    if earlier and read_state(model_file(place)) is None:
+    if earlier and read_state(model_file(place), tensors=False) is None:
         raise DataError(f"{model_file(place)} is damaged: `osscl back {place} {earlier[-1]}` takes an earlier one")
-    return _agent_in(read_entry(place), model_file(place))
+    return _agent_in(read_entry(place, tensors=False), model_file(place))
 
 
 def _agent_in(entry: Any, file: Path) -> dict[str, Any]:
@@ -91,7 +88,7 @@ def _agent_in(entry: Any, file: Path) -> dict[str, Any]:
         raise DataError(f"{file} is of a run of `osscl run`, which learns no more: osscl.load reads it")
     try:
         history_in(entry)
-    except (AttributeError, KeyError, TypeError, ValueError, SpecError) as error:
+    except OTHER_VERSION as error:
         raise DataError(f"{file} is of another program or version ({type(error).__name__}: {error})") from None
     return dict(entry)
 
@@ -104,7 +101,7 @@ def go_back(place: Path, name: str) -> None:
         raise unknown("model", name, earlier or ("none there",))
     with occupied(place):
         _require_loadable(read_entry(place, name), earlier[name])
-        now = read_state(model_file(place))
+        now = read_state(model_file(place), tensors=False)
         if now is not None:
             keep_earlier(place, contents_in(_agent_in(now, model_file(place))))
         elif model_file(place).is_file():
@@ -116,7 +113,7 @@ def _require_loadable(entry: dict[str, Any], file: Path) -> None:
     """Before anything is put in its place."""
     try:
         agent_of(_agent_in(entry, file), Runtime())
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+    except OTHER_VERSION as error:
         raise DataError(f"{file} is of another version ({type(error).__name__}: {error})") from None
 
 
@@ -125,11 +122,11 @@ def begun_there(place: Path, learned: list[str], content: str) -> dict[str, Any]
     checkpoint = checkpoint_file(place)
     if not checkpoint.is_file():
         return None
-    entry = read_state(checkpoint)
+    entry = read_state(checkpoint, tensors=False)
     told = isinstance(entry, dict) and isinstance(entry.get("history"), list)
     before, begun = (contents_in(entry), entry.get("begun")) if entry and told else (None, None)
     if before == learned and begun == content:
-        return entry
+        return read_entry(place, "checkpoint")
     if before is not None and [*before, begun] == learned[: len(before) + 1]:
         checkpoint.unlink()  # that step is through
         return None
@@ -140,13 +137,13 @@ def begun_there(place: Path, learned: list[str], content: str) -> dict[str, Any]
 
 def keep_earlier(place: Path, learned: list[str]) -> None:
     """The model under a second name, of its number of steps, so that there is a model at every moment."""
-    for number in range(1, 1000):
+    for number in itertools.count(1):
         name = place / f"model-{len(learned)}{f'-{number}' if number > 1 else ''}{SUFFIX}"
         if not name.exists():
-            return _copy(model_file(place), name)
-        if contents_in(read_state(name) or {}) == learned:
-            return None
-    return None
+            _copy(model_file(place), name)
+            return
+        if contents_in(read_state(name, tensors=False) or {}) == learned:
+            return
 
 
 def _copy(file: Path, name: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osscl.data.images import Labeled
+from osscl.data.images import Labeled, as_tensor
 from osscl.errors import DataError
 from osscl.stream.step import Step
 from osscl.vision.encoder import ImageFormat
@@ -47,14 +47,14 @@ class Arrived:
 
 def checked(images: Images, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
     """What was given, or one line that says what is wrong with it."""
-    rows = as_tensor(images)
+    rows = as_tensor(images).cpu().contiguous()
     fits = rows.dim() == 4 and rows.shape[2] == rows.shape[3] and rows.shape[1] in (1, 3)
     if rows.dtype != torch.uint8 or not fits:
         raise DataError(f"images must be uint8 (n, 1 or 3, size, size), got {rows.dtype} {tuple(rows.shape)}")
     names = class_names(labels)
     if len(names) != len(rows) or not names:
         raise DataError(f"a label for each image is wanted, got {len(names)} for {len(rows)}")
-    others = rows[:0] if unlabeled is None or not len(unlabeled) else as_tensor(unlabeled)
+    others = rows[:0] if unlabeled is None or not len(unlabeled) else as_tensor(unlabeled).cpu().contiguous()
     if others.dtype != torch.uint8 or others.shape[1:] != rows.shape[1:]:
         wanted, got = ", ".join(map(str, rows.shape[1:])), f"{others.dtype} {tuple(others.shape)}"
         raise DataError(f"unlabelled images must be uint8 (n, {wanted}) as the labelled ones, got {got}")
@@ -83,14 +83,6 @@ def channel_statistics(*parts: Tensor) -> tuple[tuple[float, ...], tuple[float, 
     mean = total / pixels
     std = (squares / pixels - mean.square()).clamp(min=0).sqrt()
     return tuple(mean.tolist()), tuple(std.tolist())
-
-
-def as_tensor(images: Images) -> Tensor:
-    try:
-        given = np.array(images) if isinstance(images, np.ndarray) else images  # of its own: it may go backwards
-        return torch.as_tensor(given).cpu().contiguous()
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"images must be one tensor or array, got {type(images).__name__} ({error})") from None
 
 
 def _content(rows: Tensor, others: Tensor, names: tuple[str, ...]) -> str:

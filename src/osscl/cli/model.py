@@ -59,27 +59,21 @@ def predict(
 
 def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool]":
     """The images that can be read and their names; of several, one that cannot is told and left out."""
-    import torch
+    from osscl.data.folders import decoded, image_files
 
-    from osscl.data.folders import image_files, read_images
-
-    files, rows, names, problems = list[Path](), [], [], []
+    files, problems = list[Path](), list[str]()
     for path in images:
         try:
             files += image_files(path)
         except DataError as error:
             problems.append(str(error))
-    for file in files:
-        try:
-            rows.append(read_images([file], loaded.images))
-            names.append(str(file))
-        except DataError as error:
-            problems.append(str(error))
-    if not rows:
+    rows, kept, unread = decoded(files, loaded.images.size, loaded.images.channels)
+    problems += unread
+    if not kept:
         raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
     for problem in problems:
         typer.echo(f"skipped: {problem}", err=True)
-    return torch.cat(rows), names, bool(problems)
+    return rows, list(map(str, kept)), bool(problems)
 
 
 def _sample(folder: Path, loaded: "Model", sample: int, threshold: float | None, data: Path | None, form: str) -> None:

@@ -54,13 +54,14 @@ def load_folder(
         raise DataError(f"every class in {root} is learned already: {', '.join(entry.name for entry in folders)}")
     told = [f"{entry}: its class is learned already" for entry in folders if entry not in classes]
     told += [f"{path}: it lies in no class's folder" for path in entries if _looks_like_an_image(path)]
+    files: dict[Path, str] = {}
     for entry in classes:
         inside = _visible(entry)
-        _require_images(entry, inside)
+        files |= dict.fromkeys(_images_in(entry, inside), entry.name)
         told += [f"{inner}: a folder in a class's folder is not looked into" for inner in inside if inner.is_dir()]
         told += _of_other_kinds(entry, inside)
-    files = {path: entry.name for entry in classes for path in image_files(entry)}
-    read, kept, problems = _decoded([*files], size, channels, progress)
+    read, kept, problems = decoded([*files], size, channels, progress)
+    _require_some(kept, problems)
     labels = tuple(files[path] for path in kept)
     if lost := [entry for entry in classes if entry.name not in labels]:
         raise DataError(f"{lost[0]} holds no image that can be read")
@@ -88,7 +89,8 @@ def load_pictures(
     files = [*dict.fromkeys(file for path in given for file in images[path])]
     told = [words for path in given if path.is_dir() for words in _of_other_kinds(path, below[path])]
     told += [f"{x}: a link that leads nowhere or to a folder, not followed" for x in _links(below.values())]
-    read, kept, problems = _decoded(files, size, channels, progress)
+    read, kept, problems = decoded(files, size, channels, progress)
+    _require_some(kept, problems)
     return Pictures(read, kept, problems=(*told, *problems))
 
 
@@ -121,13 +123,19 @@ def _of_other_kinds(place: Path, found: Sequence[Path]) -> list[str]:
     return [f"{place}: {n} file{'s' * (n > 1)} {kind or 'without a suffix'}, not read" for kind, n in kinds.items()]
 
 
-def _require_images(entry: Path, inside: Sequence[Path]) -> None:
-    if any(path.suffix.lower() in suffixes() and not path.is_dir() for path in inside):
-        return
+def _images_in(entry: Path, inside: Sequence[Path]) -> list[Path]:
+    """Those of a class; one line that says what is there in their place."""
+    if images := [path for path in inside if path.suffix.lower() in suffixes() and not path.is_dir()]:
+        return images
     if any(path.is_dir() for path in inside):
         raise DataError(f"{entry} holds folders and no images: give the folder whose folders are the classes")
     others = [words.partition(": ")[2] for words in _of_other_kinds(entry, inside)]
     raise DataError(f"{entry} holds no images{f' ({others[0]})' if others else ''}")
+
+
+def _require_some(kept: Sequence[Path], problems: Sequence[str]) -> None:
+    if not kept:
+        raise DataError(f"{problems[0]}; so it is with all of {len(problems)} files" if problems[1:] else problems[0])
 
 
 def _looks_like_an_image(path: Path) -> bool:
@@ -141,8 +149,8 @@ def _visible(folder: Path) -> list[Path]:
         raise DataError(f"{folder} cannot be read as a folder: {error.strerror}") from None
 
 
-def _decoded(
-    files: Sequence[Path], size: int, channels: int, progress: Counted
+def decoded(
+    files: Sequence[Path], size: int, channels: int, progress: Counted = _quietly
 ) -> tuple[Tensor, tuple[Path, ...], tuple[str, ...]]:
     """Rows, their files, and what is wrong with the others; Pillow decodes outside the interpreter's lock."""
 
@@ -159,8 +167,6 @@ def _decoded(
             found.append(row)
             progress(len(found), len(files))
     rows = [(file, row) for file, row in zip(files, found, strict=True) if isinstance(row, Tensor)]
-    if files and not rows:
-        raise DataError(f"{found[0]}; so it is with all of {len(files)} files" if len(files) > 1 else str(found[0]))
     problems = tuple(row for row in found if isinstance(row, str))
     return _stacked([row for _, row in rows], size, channels), tuple(file for file, _ in rows), problems
 

@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from osscl.errors import DataError
+
 Array = NDArray[Any]
 
 
@@ -37,6 +39,16 @@ class Labeled:
 def concat(*parts: Labeled) -> Labeled:
     """All rows of all parts, one part after the other."""
     return Labeled(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
+
+
+def as_tensor(images: Tensor | Array) -> Tensor:
+    """Images as they were given; an array that goes backwards, or may not be written to, becomes a copy."""
+    try:
+        return torch.as_tensor(
+            np.require(images, requirements=["C", "W"]) if isinstance(images, np.ndarray) else images
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"images must be one tensor or array, got {type(images).__name__} ({error})") from None
 
 
 def columns_of(labels: Tensor, classes: Sequence[int]) -> Tensor:

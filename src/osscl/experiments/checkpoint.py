@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from osscl.device import device_name, synchronise
-from osscl.errors import DataError, Diverged, Occupied, SpecError, Stopped, UserError
+from osscl.errors import OTHER_VERSION, DataError, Diverged, Occupied, Stopped, UserError
 from osscl.experiments.record import Session, StepRecord, commit
 from osscl.frozen import from_plain, plain
 from osscl.methods.method import Method, Progress
@@ -160,7 +160,7 @@ class Saver(Keeper):
             return self.position
         try:
             self.position = self._restored(agent, saved)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+        except OTHER_VERSION as error:
             why = f"{type(error).__name__}: {error}"
             raise DataError(f"{file} is of another version ({why}): move it away to begin again") from error
         self.before = saved["seconds"]

@@ -22,10 +22,7 @@ def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...],
     by_step, truths, predictions = [], [], []
     for k in range(t + 1):
         rows = stream.evaluation(k)
-        logits = method.predict(rows.images)
-        if not bool(logits.isfinite().all()):
-            raise Diverged(f"training diverged at step {t + 1}: predictions are not finite; try a lower rate")
-        predicted = logits.argmax(1).cpu()
+        predicted = finite_logits(method, rows.images, t).argmax(1).cpu()
         truth = torch.tensor([columns[c] for c in rows.labels.tolist()], dtype=torch.long)
         by_step.append(100 * float((predicted == truth).float().mean()))
         truths.append(truth)
@@ -33,6 +30,14 @@ def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...],
     truth, predicted = torch.cat(truths), torch.cat(predictions)
     overall = 100 * float((predicted == truth).float().mean())
     return tuple(by_step), overall, truth, predicted
+
+
+def finite_logits(method: Method, images: Tensor, t: int) -> Tensor:
+    """What the method predicts after step t; where that is no number, it has learned nothing."""
+    logits = method.predict(images)
+    if not bool(logits.isfinite().all()):
+        raise Diverged(f"training diverged at step {t + 1}: predictions are not finite; try a lower rate")
+    return logits
 
 
 def refuse_divergence(report: StepReport, t: int) -> None:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from osscl.data.folders import image_files, read_images
+from osscl.data.images import as_tensor
 from osscl.device import pick_device, precision_of
-from osscl.errors import DataError, SpecError
+from osscl.errors import OTHER_VERSION, DataError
 from osscl.experiments.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
 from osscl.frozen import from_plain, plain
 from osscl.methods import METHOD_TYPES, METHODS
@@ -84,7 +85,7 @@ class Model:
 
     def predict(self, images: Tensor | np.ndarray[Any, Any], threshold: float | None = None) -> Prediction:
         """Labels and scores of (n, channels, size, size) uint8 images; known above `threshold`, or the run's own."""
-        x = self._checked(torch.as_tensor(images))
+        x = self._checked(as_tensor(images))
         probabilities = self.agent.predict(x).softmax(1).cpu()
         best = probabilities.max(1)
         labels = torch.tensor(self.agent.classes)[best.indices]
@@ -104,11 +105,11 @@ class Model:
         return x.to(self.device)
 
 
-def read_entry(folder: Path, name: str = "model") -> dict[str, Any]:
+def read_entry(folder: Path, name: str = "model", *, tensors: bool = True) -> dict[str, Any]:
     """What a file of an agent holds; one line where it cannot be read."""
     file = (folder / name).with_suffix(SUFFIX)
     try:
-        saved = read_state(file)
+        saved = read_state(file, tensors=tensors)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): a finished run's folder is wanted") from None
     if saved is not None and not isinstance(saved, dict):
@@ -124,7 +125,7 @@ def read_entry(folder: Path, name: str = "model") -> dict[str, Any]:
 def read_spec(folder: Path) -> RunSpec:
     """What made the model in a run folder."""
     saved = read_entry(folder)
-    if not isinstance(saved, dict) or "spec" not in saved:
+    if "spec" not in saved:
         raise DataError(f"the model in {folder} is of another program or version")
     if "scenario" not in saved["spec"]:
         raise DataError(f"{folder} has learned from images of one's own: give images to look at")
@@ -140,7 +141,7 @@ def load(folder: str | Path, device: str = "auto", *, method: type | None = None
         raise DataError(f"{kind!r} is a method elsewhere: osscl.load({str(folder)!r}, method=...) takes its class")
     try:
         return _made(saved, where, method)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError) as error:
+    except OTHER_VERSION as error:
         raise DataError(f"the model in {folder} is of another version ({type(error).__name__}: {error})") from error
 
 
