@@ -157,12 +157,12 @@ def test_an_interrupted_reference_goes_on_to_the_same_bits(lessons, tmp_path):
 
 def test_other_images_do_not_take_the_place_of_a_step_that_was_interrupted(lessons, tmp_path):
     again = interrupted(tmp_path, agent(), lessons[0])
-    with pytest.raises(UserError, match="give its images again to go on, or move its checkpoint away"):
+    with pytest.raises(UserError, match="give its images again to resume, or move its checkpoint away"):
         again.fit(*lessons[1])
     agent().fit(*lessons[0]).save(tmp_path / "other")
     again = interrupted(tmp_path / "other", ContinualClassifier.load(tmp_path / "other", "cpu"), lessons[1])
     images, labels, _ = lessons[1]
-    with pytest.raises(UserError, match="give its images again to go on"):
+    with pytest.raises(UserError, match="give its images again to resume"):
         again.update(images, labels)
     finished = ContinualClassifier.load(tmp_path / "other", "cpu", finished=True)
     assert len(finished.predict(images).names) == len(images)
@@ -227,10 +227,10 @@ class FailsAt(Fails):
 
 
 def test_each_step_is_saved_as_it_is_through(lessons, tmp_path):
-    made, further = agent(), (lessons[1][0], ["four"] * 6 + ["five"] * 6)
+    made, further = agent(), (255 - lessons[1][0], ["four"] * 6 + ["five"] * 6)
     with made.living_in(tmp_path):
         made.fit(*lessons[0]).update(*lessons[1])
-        with pytest.raises(UserError, match="has learned already: update brings new classes"):
+        with pytest.raises(UserError, match="has learned already: update teaches it more"):
             made.fit(*lessons[0])
     assert (tmp_path / "model-1.safetensors").exists() and len(ContinualClassifier.load(tmp_path, "cpu").history) == 2
     with pytest.raises(KeyboardInterrupt), made.living_in(tmp_path, Options(watcher=Fails(KeyboardInterrupt()))):
@@ -287,7 +287,7 @@ def test_models_of_earlier_steps_stay(lessons, tmp_path):
 def test_who_goes_back_loses_nothing(lessons, tmp_path):
     """Two ways on from one step: each has its models."""
     images, labels, _ = lessons[1]
-    further = images, [f"{name} again" for name in labels]
+    further = 255 - images, [f"{name} again" for name in labels]
 
     def taught(lesson):
         made = ContinualClassifier.load(tmp_path, "cpu")
@@ -333,7 +333,7 @@ def test_going_back_counts_more_than_the_middle_of_a_later_step(lessons, tmp_pat
     first = (tmp_path / "model.safetensors").read_bytes()
     made = ContinualClassifier.load(tmp_path, "cpu").update(*lessons[1])
     made.save(tmp_path)
-    interrupted(tmp_path, made, (lessons[1][0], ["four"] * 12))
+    interrupted(tmp_path, made, (255 - lessons[1][0], ["four"] * 12))
     (tmp_path / "model.safetensors").write_bytes(first)
     back = ContinualClassifier.load(tmp_path, "cpu")
     assert back.begun is None and len(back.history) == 1
@@ -423,7 +423,7 @@ def test_labels_may_be_numbers_in_arrays(lessons, labels):
 
 
 def test_images_of_one_colour_will_do(lessons):
-    flat = torch.full((4, 3, 8, 8), 9, dtype=torch.uint8)
+    flat = torch.tensor([9, 9, 8, 8], dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 3, 8, 8)
     made = agent("labels-only").fit(flat, ["a", "a", "b", "b"])
     assert bool(made.predict(flat).probabilities.isfinite().all())
 
@@ -459,12 +459,14 @@ def test_mistakes_are_told_in_a_line(lessons, tmp_path):
         ),
         (lambda: made.fit(images[0], labels), "images must be uint8"),
         (lambda: made.fit(["a.png"], ["a"]), "images must be one tensor or array, got list"),
-        (lambda: made.fit(None, ["a"]), "images must be one tensor or array, got NoneType"),
+        (lambda: made.fit(None, ["a"]), "there is nothing to learn from"),
         (lambda: made.fit(images, None), "labels must be a list of them, got NoneType"),
         (lambda: ContinualClassifier("ursl", changes="learner.epochs=7"), "changes must be a list as"),
         (lambda: made.fit(images, [""] * 12), "a label is a word or a whole number, got ''"),
         (lambda: made.fit(images, labels[:-1]), "a label for each image is wanted, got 11 for 12"),
-        (lambda: made.fit(images[:0], []), "a label for each image is wanted, got 0 for 0"),
+        (lambda: made.fit(images[:0], []), "there is nothing to learn from"),
+        (lambda: made.fit(images[:0], [], pile), "the first step needs labelled images"),
+        (lambda: made.fit(None, ["a"], pile), "a label for each image is wanted, got 1 for 0"),
         (lambda: made.fit(images, labels, pile[:, :, :4]), "unlabelled images must be uint8"),
         (lambda: made.fit(images[..., :5, :5], labels), "size must be divisible by 8"),
         (lambda: ContinualClassifier("urls"), "did you mean 'ursl'"),
@@ -482,13 +484,14 @@ def test_mistakes_are_told_in_a_line(lessons, tmp_path):
         with pytest.raises(UserError, match=words):
             call()
     made.fit(*lessons[0])
-    with pytest.raises(UserError, match="one, zero: learned already; a step brings new classes alone"):
-        made.update(*lessons[0])
+    for lesson in (lessons[0], (images, labels), ()):
+        with pytest.raises(UserError, match="nothing"):
+            made.update(*lesson)
     with pytest.raises(DataError, match="images must have 1 channels and 8 pixels a side as before"):
         made.update(images.repeat(1, 3, 1, 1), ["two"] * 12)
     with pytest.raises(UserError, match="at least the 14 classes, and is set at the first step, got 13"):
         small = ContinualClassifier("ursl", "smoke", memory=13, device="cpu").fit(images, labels)
-        small.update(images, [f"class {i}" for i in range(12)])
+        small.update(lessons[1][0], [f"class {i}" for i in range(12)])
 
 
 def test_a_method_that_wants_everything_at_once_is_refused():
@@ -502,3 +505,114 @@ def test_a_run_is_no_agent(tmp_path):
     osscl.run(spec, osscl.Options(out=tmp_path, device="cpu"))
     with pytest.raises(DataError, match="is of a run of `osscl run`, which learns no more"):
         ContinualClassifier.load(tmp_path / spec.id)
+
+
+# ----- more of what is known, and steps without labels
+
+ABLE = ("ursl-plus", "ursl", "co2l", "icarl")  # they learn at a step without a new class
+OTHERS = ("gd", "dm", "gem")
+
+
+@pytest.fixture(scope="module")
+def further(digits):
+    """Other images of a digit that the first step brings."""
+    rows = (digits.train.labels == 0).nonzero().squeeze(1)[6:10]
+    return digits.train.images[rows], ["zero"] * 4
+
+
+@pytest.mark.parametrize("method", LEARNERS)
+def test_more_images_of_a_class_come_beside_new_ones(method, lessons, further):
+    images, labels, pile = lessons[1]
+    made = agent(method).fit(*lessons[0])
+    made.update(torch.cat((images, further[0])), [*labels, *further[1]], pile)
+    assert made.class_names == ["one", "zero", "three", "two"] and made.history[-1].further == ("zero",)
+    kept = made.agent.memory.labeled
+    assert kept.labels.bincount().tolist() == [5, 5, 5, 5]  # of 20
+    pool = {row.numpy().tobytes() for row in torch.cat((lessons[0][0][:6], further[0]))}
+    assert {row.numpy().tobytes() for row in kept.images[kept.labels == 1]} <= pool
+
+
+@pytest.mark.parametrize("method", ABLE)
+def test_a_step_may_bring_no_new_class(method, lessons, further):
+    made = agent(method).fit(*lessons[0])
+    before = made.predict(lessons[1][2])
+    made.update(*further, lessons[1][2])
+    made.update(unlabeled=lessons[0][2][:100])
+    assert made.class_names == ["one", "zero"] and [step.labeled for step in made.history] == [12, 4, 0]
+    assert not torch.equal(made.predict(lessons[1][2]).probabilities, before.probabilities)
+
+
+@pytest.mark.parametrize("method", OTHERS)
+def test_methods_whose_step_is_about_new_classes_say_so(method, lessons, further):
+    made = agent(method).fit(*lessons[0])
+    with pytest.raises(
+        UserError, match=f"a step without a new class is nothing to {method}; it is to ursl, co2l, icarl"
+    ):
+        made.update(*further)
+    with pytest.raises(UserError, match="a step without a new class"):
+        made.update(unlabeled=lessons[1][2])
+
+
+def test_more_labels_help(digits):
+    """Three images of each of four digits, then twelve more of each: fewer mistakes."""
+    rows = [(digits.train.labels == c).nonzero().squeeze(1) for c in range(4)]
+    pile = load_bank("digits").train.images[300:600]
+    few, more = (torch.cat([found[part] for found in rows]) for part in (slice(3), slice(3, 15)))
+    names = [str(c) for c in range(4)]
+    tests = (digits.test.labels < 4).nonzero().squeeze(1)
+    asked = digits.test.images[tests], [str(c) for c in digits.test.labels[tests].tolist()]
+    made = quick().fit(digits.train.images[few], [name for name in names for _ in range(3)], pile)
+    before = made.score(*asked)
+    made.update(digits.train.images[more], [name for name in names for _ in range(12)], pile[:150])
+    assert made.score(*asked) > before
+
+
+def test_an_image_that_was_learned_is_not_learned_again(lessons, further):
+    images, labels, _ = lessons[0]
+    made = agent().fit(*lessons[0])
+    grown = torch.cat((images, further[0])), [*labels, *further[1]]
+    made.update(*grown)
+    last = made.history[-1]
+    assert (last.labeled, last.repeated, last.further) == (4, 12, ("zero",))
+    assert made.learned_as(torch.cat((images[:1], lessons[1][0][:1]))) == ["zero", None]
+    with pytest.raises(UserError, match="nothing new: this very step"):
+        made.update(*grown)
+    with pytest.raises(UserError, match="nothing new: all of these images were learned before"):
+        made.update(images[:3], ["other"] * 3)  # the same pixels by another name
+
+
+def test_hashes_of_what_was_learned_are_kept_and_no_image(lessons, tmp_path):
+    made = agent().fit(*lessons[0])
+    made.save(tmp_path)
+    again = ContinualClassifier.load(tmp_path, "cpu")
+    assert again.learned_as(lessons[0][0]) == lessons[0][1] and len(again.met.digests) == 12
+    entry = made.entry()
+    del entry["met"]  # as agents of an earlier version were saved
+    write_state(tmp_path / "model", entry)
+    assert ContinualClassifier.load(tmp_path, "cpu").learned_as(lessons[0][0]) == [None] * 12
+
+
+def test_one_picture_in_two_classes_is_a_question(lessons):
+    images = lessons[0][0]
+    with pytest.raises(DataError, match="images 0 and 2 are the same, labelled 'cat' and 'dog'"):
+        agent().fit(images[[0, 1, 0]], ["cat", "dog", "dog"])
+
+
+def test_a_step_of_further_images_goes_on_to_the_same_bits(lessons, further, tmp_path):
+    lesson = (*further, lessons[1][2])
+    whole = agent().fit(*lessons[0]).update(*lesson)
+    made = agent().fit(*lessons[0])
+    made.save(tmp_path)
+    again = interrupted(tmp_path, ContinualClassifier.load(tmp_path, "cpu"), lesson)
+    with again.living_in(tmp_path):
+        again.update(*lesson)
+    assert difference(without_times(again), without_times(whole)) is None
+
+
+def test_without_labels_or_memory_there_is_nothing_to_learn_from(lessons):
+    made = ContinualClassifier("ursl", "smoke", memory=0, augmentation="glyphs", device="cpu")
+    with pytest.raises(DataError, match="the first step needs labelled images"):
+        made.fit(None, (), lessons[0][2])
+    made.fit(*lessons[0])
+    with pytest.raises(UserError, match="memory 0 has no labels left"):
+        made.update(unlabeled=lessons[1][2])

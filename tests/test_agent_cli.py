@@ -35,7 +35,7 @@ GREY = ["--schedule", "smoke", "--size", "8", "--grey", "--device", "cpu", "--me
 def test_folders_that_arrive_over_time(typed, folders):
     place = folders / "agent"
     code, shown, _ = typed("fit", place, "--labeled", folders / "week1", "--unlabeled", folders / "pile", *GREY)
-    assert code == 0 and "2 new classes, 8 labelled images; 40 unlabelled" in shown and "digit 0, digit 1" in shown
+    assert code == 0 and "2 new classes; 8 labelled images, 40 unlabelled" in shown and "digit 0, digit 1" in shown
     code, shown, _ = typed("update", place, "--labeled", folders / "week2", "--device", "cpu")
     assert code == 0 and "digit 2, digit 3" in shown and "4 classes; ursl-plus, schedule smoke" in shown
     code, shown, _ = typed("inspect", place, "--on", folders / "test", "--device", "cpu")
@@ -48,12 +48,64 @@ def test_folders_that_arrive_over_time(typed, folders):
     assert sorted(path.name for path in place.glob("model*")) == ["model-1.safetensors", "model.safetensors"]
 
 
-def test_a_growing_folder_brings_its_new_classes(typed, folders):
+def test_a_growing_folder_brings_what_is_new_in_it(typed, folders):
+    place, growing = folders / "agent", folders / "test"
+    typed("fit", place, "--labeled", folders / "week1", *GREY)
+    grey(folders / "pile" / "below" / "39.png", 9).save(growing / "digit 0" / "new.png")
+    code, shown, told = typed("update", place, "--labeled", growing, "--device", "cpu")
+    assert code == 0 and "3 new classes, more of digit 0; 13 labelled images, 0 unlabelled" in shown
+    assert "left out: 8 images learned before\n" in told and "more of digit 0" in shown
+    (growing / "digit 1" / "again.png").write_bytes((growing / "digit 1" / first(growing / "digit 1")).read_bytes())
+    code, shown, _ = typed("update", place, "--labeled", growing, "--device", "cpu")
+    assert code == 0 and "nothing new: all of this is learned already" in shown
+
+
+def grey(path, by):
+    """A picture like another one, a little brighter."""
+    return Image.open(path).point(lambda value: min(255, value + by))
+
+
+def first(folder):
+    return sorted(path.name for path in folder.iterdir())[0]
+
+
+def test_an_image_that_has_another_class_now_is_named(typed, folders):
+    place, week = folders / "agent", folders / "week1"
+    typed("fit", place, "--labeled", week, *GREY)
+    moved = week / "digit 0" / first(week / "digit 0")
+    moved = moved.rename(week / "digit 1" / "moved.png")
+    code, _, told = typed("update", place, "--labeled", week, "--unlabeled", folders / "pile", "--device", "cpu")
+    assert code == 0 and f"left out: {moved}: was learned as digit 0, which cannot be undone" in told
+
+
+def test_one_picture_in_two_classes_is_refused_by_name(refuses, folders):
+    week = folders / "week1"
+    twin = week / "digit 1" / "twin.png"
+    twin.write_bytes((week / "digit 0" / first(week / "digit 0")).read_bytes())
+    refuses("fit", folders / "agent", "--labeled", week, *GREY, words=r"twin.png are the same picture in two classes")
+
+
+def test_unlabelled_images_alone_make_a_step(typed, refuses, folders):
     place = folders / "agent"
     typed("fit", place, "--labeled", folders / "week1", *GREY)
-    code, shown, told = typed("update", place, "--labeled", folders / "test", "--device", "cpu")
-    assert code == 0 and "3 new classes, 12 labelled images" in shown
-    assert "left out: " in told and "digit 0: its class is learned already" in told
+    refuses("update", place, words="give --labeled, --unlabeled, or both")
+    code, shown, _ = typed("update", place, "--unlabeled", folders / "pile", "--device", "cpu")
+    assert code == 0 and "0 new classes; 0 labelled images, 40 unlabelled" in shown
+
+
+def test_an_update_without_a_pile_says_what_it_costs(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", "--unlabeled", folders / "pile", *GREY)
+    _, shown, _ = typed("update", place, "--labeled", folders / "week2", "--device", "cpu")
+    assert "what is carried of earlier classes is dropped" in " ".join(shown.split())
+    assert "—" in shown  # nothing was let in or kept out
+
+
+def test_images_that_were_learned_from_are_no_test(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", *GREY)
+    _, _, told = typed("inspect", place, "--on", folders / "test", "--device", "cpu")
+    assert "8 of these 20 images were learned from: on those it is no test" in told
 
 
 def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
@@ -74,7 +126,6 @@ def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
     typed("fit", place, "--labeled", week, *GREY)
     before = (place / "model.safetensors").read_bytes()
     refuses("fit", place, "--labeled", folders / "week2", *GREY, words="has learned already")
-    refuses("update", place, "--labeled", week, "--unlabeled", folders / "pile", words="learned already")
     refuses("predict", place, words="give images to look at")
     refuses("inspect", folders, words="no agent in")
     refuses("back", place, "model-1", words="unknown model 'model-1'; allowed: none there")
@@ -91,7 +142,7 @@ def test_the_same_command_again_has_nothing_to_do(typed, folders):
         assert typed(*command)[0] == 0
         before = (place / "model.safetensors").read_bytes()
         code, shown, _ = typed(*command)
-        assert code == 0 and "nothing new: this very step is learned already" in shown
+        assert code == 0 and "nothing new: all of this is learned already" in shown
         assert (place / "model.safetensors").read_bytes() == before
     code, shown, _ = typed("inspect", place, "--device", "cpu")
     assert "earlier models, for `osscl back`: model-1" in shown and "interrupted" not in shown
@@ -132,7 +183,7 @@ def test_a_step_that_ran_out_of_time_goes_on(typed, refuses, folders):
     code, _, told = typed("fit", place, "--labeled", folders / "week1", *GREY, "--max-minutes", "0")
     assert code == 3 and "the same command goes on" in told
     refuses("fit", place, "--labeled", folders / "week1", *GREY[:-1], "30", words="was begun with other settings")
-    refuses("update", place, "--labeled", folders / "week2", words="`osscl fit` goes on with it")
+    refuses("update", place, "--labeled", folders / "week2", words="`osscl fit` resumes it")
     code, shown, _ = typed("fit", place, "--labeled", folders / "week1", *GREY)
     assert code == 0 and "2 classes" in shown
 

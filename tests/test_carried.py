@@ -102,6 +102,16 @@ def test_few_rows_move_little():
     assert 2.5 < moved.means[0, 0] < 3 and moved.means[0, 1:].tolist() == [1, 1]
 
 
+def test_further_labels_join_the_mean_by_their_number():
+    x, targets = normal(20, 4), torch.arange(20) % 2
+    first = summed_up(x[:12], targets[:12], torch.tensor([6, 6]), no_past(x, 2))
+    views = torch.cat((x[12:], x[12:]))  # each image as it is, and one copy of it
+    joined = first.joined(views, targets[12:], copies=2)
+    whole = summed_up(x, targets, torch.tensor([10, 10]), no_past(x, 2))
+    assert joined.labels.tolist() == [10, 10]
+    torch.testing.assert_close(joined.means, whole.means)
+
+
 # ----- in an agent
 
 

@@ -3,11 +3,8 @@
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
-
-import torch
 
 from osscl.agent.home import (
     Learned,
@@ -16,14 +13,16 @@ from osscl.agent.home import (
     contents_in,
     history_in,
     keep_earlier,
+    learned_by,
     model_file,
     newest,
 )
-from osscl.agent.lesson import Arrived, Images, checked, class_names
+from osscl.agent.lesson import NOTHING_MET, Arrived, Images, Met, checked, class_names, require_news, require_room
 from osscl.agent.recipe import make_recipe, recipe_in
-from osscl.agent.tested import Tested
+from osscl.agent.tested import Tested, held_against
 from osscl.data.folders import require_size
-from osscl.device import device_name, pick_device, precision_of, prepare
+from osscl.data.images import as_tensor
+from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import OTHER_VERSION, DataError, UserError
 from osscl.experiments.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
 from osscl.experiments.evaluate import finite_logits, refuse_divergence, refuse_divergent_loss
@@ -31,15 +30,17 @@ from osscl.experiments.run import threads_for
 from osscl.experiments.saved import Model, Prediction, agent_of, entry_of, read_entry
 from osscl.frozen import plain
 from osscl.methods import METHODS
-from osscl.methods.method import Method, Progress, Runtime, Schedule, Setting, StepReport
+from osscl.methods.method import Method, Progress, Runtime, Schedule, Setting
 from osscl.stored import write_state
 from osscl.vision.augment import Augmentation
+
+Given = Images | None
 
 
 class ContinualClassifier:
     """Learns from few labels and many unlabelled images, step by step; names classes, and says what looks unknown.
 
-    `fit` begins, `update` brings new classes, `predict` may be asked after each; `save` and `load` keep all of it.
+    `fit` begins, `update` goes on, `predict` may be asked after each; `save` and `load` keep all of it.
     A call that fails or is interrupted leaves the agent as it was; inside `living_in` a folder, the same call goes on.
     """
 
@@ -51,6 +52,7 @@ class ContinualClassifier:
         self.device = pick_device(str(device))
         self.class_names: list[str] = []  # in the order in which they were learned
         self.history: list[Learned] = []
+        self.met: Met = NOTHING_MET
         self.begun: str | None = None  # content of a step that was interrupted, and is gone on with
         self.agent: Method | None = None
         self.setting: Setting | None = None
@@ -66,33 +68,53 @@ class ContinualClassifier:
         words = f"{len(self.class_names)} classes in {len(self.history)} steps"
         return f"<{type(self).__name__}: {words}{', a step interrupted' * (self.begun is not None)}>"
 
-    def fit(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
+    def fit(self, images: Images, labels: Sequence[Any], unlabeled: Given = None) -> Self:
         """Learn a first step; whatever was learned before is forgotten."""
         if self.home is not None and self.history:
-            raise UserError(f"{self.home} has learned already: update brings new classes")
+            raise UserError(f"{self.home} has learned already: update teaches it more")
         return self._taught(self._first(images, labels, unlabeled), anew=self.begun is None)
 
-    def update(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> Self:
-        """Learn new classes, without the images of the old ones."""
+    def update(self, images: Images | None = None, labels: Sequence[Any] = (), unlabeled: Images | None = None) -> Self:
+        """Learn new classes, more of old ones, or from unlabelled images alone; the images of before are not needed.
+
+        Labelled images that were learned before are recognised and left out, so a folder that grows may be given whole.
+        """
         return self._taught(self._further(images, labels, unlabeled), anew=False)
 
-    def require_teachable(self, images: Images, labels: Sequence[Any], unlabeled: Images | None = None) -> None:
+    def require_teachable(self, images: Given = None, labels: Sequence[Any] = (), unlabeled: Given = None) -> None:
         """Refuse what the next step would refuse, before any work."""
         (self._further if self.history else self._first)(images, labels, unlabeled)
 
-    def _first(self, images: Images, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
-        arrived = self._arrived(images, labels, unlabeled, known=())
+    def has_learned(self, images: Given = None, labels: Sequence[Any] = (), unlabeled: Given = None) -> bool:
+        """Whether this very step was the last one, and is through."""
+        given = checked(images, labels, unlabeled)
+        return self.begun is None and bool(self.history) and given.content == self.history[-1].content
+
+    def learned_as(self, images: Images) -> list[str | None]:
+        """The class that each of these very images was learned as; None for one that was not."""
+        found = self.met.classes_of(as_tensor(images).cpu())
+        return [None if c is None else self.class_names[c] for c in found]
+
+    def _first(self, images: Given, labels: Sequence[Any], unlabeled: Given) -> Arrived:
+        arrived = self._arrived(images, labels, unlabeled)
+        if not arrived.labels:
+            raise DataError("the first step needs labelled images")
+        require_room(self.recipe, len(arrived.classes))
         require_size(arrived.images.shape[2])
         return arrived
 
-    def _further(self, images: Images, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
+    def _further(self, images: Given, labels: Sequence[Any], unlabeled: Given) -> Arrived:
         if self.setting is None or not self.history:
             raise UserError("nothing is learned yet: fit comes before update")
-        arrived = self._arrived(images, labels, unlabeled, known=self.class_names)
+        arrived = self._arrived(images, labels, unlabeled)
+        if arrived.content == self.history[-1].content:
+            raise UserError("nothing new: this very step was the last one")
         want = self.setting.images.channels, self.setting.images.size
         if (found := (arrived.images.shape[1], arrived.images.shape[2])) != want:
             raise DataError(f"images must have {want[0]} channels and {want[1]} pixels a side as before, got {found}")
-        return arrived
+        fresh = arrived.only([row for row, c in enumerate(self.met.classes_of(arrived.images)) if c is None])
+        require_news(fresh, self.class_names, self.recipe)
+        return fresh
 
     def predict(self, images: Images, threshold: float | None = None) -> Prediction:
         """Class, probability and whether it looks known, of (n, channels, size, size) uint8 images."""
@@ -100,12 +122,7 @@ class ContinualClassifier:
 
     def test(self, images: Images, labels: Sequence[Any]) -> Tested:
         """Predictions against the truth; images of classes that were not learned should look unknown."""
-        names, found = class_names(labels), self.predict(images)
-        if len(names) != len(found.names):
-            raise DataError(f"a label for each image is wanted, got {len(names)} for {len(found.names)}")
-        learned = torch.tensor([name in self.class_names for name in names], dtype=torch.bool)
-        right = torch.tensor([name == told for name, told in zip(names, found.names, strict=True)], dtype=torch.bool)
-        return Tested(found, names, learned, right)
+        return held_against(self.predict(images), class_names(labels), self.class_names)
 
     def score(self, images: Images, labels: Sequence[Any]) -> float:
         """Share that is right, of images of classes that were learned."""
@@ -123,18 +140,10 @@ class ContinualClassifier:
             raise UserError("nothing is learned yet: fit first")
         return Model(self.agent, self.setting.images, self.class_names, self.device)
 
-    def _arrived(
-        self, images: Images, labels: Sequence[Any], unlabeled: Images | None, known: Sequence[str]
-    ) -> Arrived:
+    def _arrived(self, images: Given, labels: Sequence[Any], unlabeled: Given) -> Arrived:
         arrived = checked(images, labels, unlabeled)
         if self.begun not in (None, arrived.content):
-            raise UserError("a step was interrupted: give its images again to go on, or move its checkpoint away")
-        if again := sorted(set(arrived.classes) & set(known)):
-            raise UserError(f"{', '.join(again)}: learned already; a step brings new classes alone")
-        memory, count = self.recipe.memory, len(known) + len(arrived.classes)
-        if memory and count > memory:
-            when = ", and is set at the first step" if known else ""
-            raise UserError(f"memory must be 0 or at least the {count} classes{when}, got {memory}")
+            raise UserError("a step was interrupted: give its images again to resume, or move its checkpoint away")
         return arrived
 
     def _taught(self, arrived: Arrived, anew: bool) -> Self:
@@ -148,7 +157,7 @@ class ContinualClassifier:
     def _begin(self, arrived: Arrived) -> None:
         recipe = self.recipe
         self.setting = Setting(arrived.format, recipe.augmentation, recipe.memory, recipe.seed, recipe.schedule)
-        self.class_names, self.history = [], []
+        self.class_names, self.history, self.met = [], [], NOTHING_MET
         prepare(self.device)
         self.agent = self._fresh()
 
@@ -184,14 +193,15 @@ class ContinualClassifier:
     def _learn(self, arrived: Arrived) -> None:
         assert self.agent is not None
         cap = self.recipe.schedule.row_cap
-        step = arrived.as_step(len(self.history), len(self.class_names), cap, self.device)
+        step = arrived.as_step(len(self.history), self.class_names, cap, self.device)
         self._take_up(arrived)
         self.begun = arrived.content
         report = self.agent.learn(step)
         refuse_divergence(report, step.index)
-        finite_logits(self.agent, step.labeled.images, step.index)
-        self.class_names = [*self.class_names, *arrived.classes]
-        self.history = [*self.history, self._learned(arrived, len(step.unlabeled), report)]
+        finite_logits(self.agent, arrived.images.to(self.device), step.index)
+        self.history = [*self.history, learned_by(arrived, self.class_names, len(step.unlabeled), report, self.device)]
+        self.class_names = [*self.class_names, *self.history[-1].classes]
+        self.met = self.met.with_more(arrived, self.class_names)
         self.begun = None
 
     def _take_up(self, arrived: Arrived) -> None:
@@ -210,18 +220,6 @@ class ContinualClassifier:
 
     def _contents(self) -> list[str]:
         return [one.content for one in self.history]
-
-    def _learned(self, arrived: Arrived, unlabeled: int, report: StepReport) -> Learned:
-        return Learned(
-            classes=arrived.classes,
-            labeled=len(arrived.images),
-            unlabeled=unlabeled,
-            let_in=None if report.gate is None else int(report.gate.passed.sum()),
-            seconds=round(sum(phase.seconds for phase in report.phases), 2),
-            content=arrived.content,
-            date=datetime.now(UTC).isoformat(timespec="seconds"),
-            device=device_name(self.device),
-        )
 
     def save(self, folder: str | Path) -> None:
         """Write all that there is; the model of an earlier step stays beside it under its number."""
@@ -245,7 +243,7 @@ class ContinualClassifier:
     def entry(self) -> dict[str, Any]:
         """All of it as a file holds it, in the middle of a step, too."""
         assert self.agent is not None and self.setting is not None
-        kept = {"history": plain(self.history), "begun": self.begun}
+        kept = {"history": plain(self.history), "begun": self.begun, "met": vars(self.met)}
         return {**entry_of(self.agent, self.setting, self.recipe.as_made(), self.class_names), **kept}
 
     @classmethod
@@ -259,6 +257,7 @@ class ContinualClassifier:
             prepare(made.device)
             made.agent, made.setting, _ = agent_of(saved, made._runtime())
             made.class_names, made.history, made.begun = saved["class_names"], history_in(saved), saved["begun"]
+            made.met = Met(**saved["met"]) if "met" in saved else NOTHING_MET
         except OTHER_VERSION as error:
             raise DataError(f"the agent in {place} is of another version ({type(error).__name__}: {error})") from error
         return made

@@ -3,17 +3,22 @@
 import itertools
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from osscl import __version__
+from osscl.agent.lesson import Arrived
+from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
 from osscl.experiments.checkpoint import occupied, set_aside
 from osscl.experiments.saved import agent_of, read_entry
 from osscl.frozen import from_plain
-from osscl.methods.method import Runtime
+from osscl.methods.method import Runtime, StepReport
 from osscl.stored import SUFFIX, aside, read_state
 
 
@@ -21,7 +26,7 @@ from osscl.stored import SUFFIX, aside, read_state
 class Learned:
     """What one step brought."""
 
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # new ones
     labeled: int
     unlabeled: int
     let_in: int | None  # unlabelled images that the gate took for related; None for methods without one
@@ -30,6 +35,26 @@ class Learned:
     date: str
     device: str
     osscl: str = __version__
+    further: tuple[str, ...] = ()  # classes met before that it brought more images of
+    repeated: int = 0  # labelled images that had been learned before, left out
+
+
+def learned_by(
+    arrived: Arrived, known: Sequence[str], unlabeled: int, report: StepReport, device: torch.device
+) -> Learned:
+    """What a step brought to an agent that knew these classes; of unlabelled images so many were looked at."""
+    return Learned(
+        classes=tuple(name for name in arrived.classes if name not in known),
+        further=tuple(name for name in arrived.classes if name in known),
+        labeled=len(arrived.images),
+        repeated=arrived.left_out,
+        unlabeled=unlabeled,
+        let_in=None if report.gate is None or not unlabeled else int(report.gate.passed.sum()),
+        seconds=round(sum(phase.seconds for phase in report.phases), 2),
+        content=arrived.content,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=device_name(device),
+    )
 
 
 def model_file(place: Path) -> Path:

@@ -1,7 +1,7 @@
 """A step of one's own images: what a stream is to a data set, as it arrives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from numbers import Integral
 from typing import Any
@@ -10,8 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from osscl.agent.recipe import NEEDS_NEW_CLASSES, Recipe
 from osscl.data.images import Labeled, as_tensor
-from osscl.errors import DataError
+from osscl.errors import DataError, UserError
+from osscl.experiments.spec import type_of
+from osscl.methods import METHOD_TYPES
 from osscl.stream.step import Step
 from osscl.vision.encoder import ImageFormat
 
@@ -21,12 +24,13 @@ FLATTEST = 1 / 255  # least std of a channel: images may all be of one colour
 
 @dataclass(frozen=True)
 class Arrived:
-    """Labelled images of new classes, and unlabelled ones of anything."""
+    """Labelled images of new classes and of classes met before, and unlabelled ones of anything."""
 
     images: Tensor  # (n, channels, size, size) uint8
     labels: tuple[str, ...]
     unlabeled: Tensor
-    content: str  # hash of every pixel and label
+    content: str  # hash of every pixel and label that was given
+    left_out: int = 0  # labelled images that are given and not to be learned
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -38,27 +42,108 @@ class Arrived:
         mean, std = channel_statistics(self.images, self.unlabeled)
         return ImageFormat(self.images.shape[1], self.images.shape[2], mean, tuple(max(x, FLATTEST) for x in std))
 
-    def as_step(self, t: int, first_class: int, row_cap: int | None, device: torch.device) -> Step:
-        """What a method is handed; classes are numbered from `first_class` on."""
-        ids = {name: first_class + i for i, name in enumerate(self.classes)}
-        labeled = Labeled(self.images, torch.tensor([ids[name] for name in self.labels])).to(device)
-        return Step(t, tuple(ids.values()), labeled, self.unlabeled[:row_cap].to(device))
+    def only(self, rows: Sequence[int]) -> "Arrived":
+        """With these labelled images alone."""
+        labels = tuple(self.labels[row] for row in rows)
+        return replace(self, images=self.images[list(rows)], labels=labels, left_out=len(self.labels) - len(labels))
+
+    def as_step(self, t: int, known: Sequence[str], row_cap: int | None, device: torch.device) -> Step:
+        """What a method is handed; a class goes by its place among those `known` and the new ones after them."""
+        new = [name for name in self.classes if name not in known]
+        labels = ids_of(self.labels, [*known, *new])
+        fresh = labels >= len(known)
+        labeled, further = (Labeled(self.images[rows], labels[rows]).to(device) for rows in (fresh, ~fresh))
+        ids = tuple(range(len(known), len(known) + len(new)))
+        return Step(t, ids, labeled, self.unlabeled[:row_cap].to(device), further if len(further) else None)
 
 
-def checked(images: Images, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
+@dataclass(frozen=True)
+class Met:
+    """Every labelled image that was learned: a hash of its pixels, and the number of its class. No image is kept."""
+
+    digests: Tensor  # (n,) int64
+    classes: Tensor  # (n,) int64
+
+    def classes_of(self, images: Tensor) -> list[int | None]:
+        """The class that each image was learned as; None for one that was not."""
+        learned = dict(zip(self.digests.tolist(), self.classes.tolist(), strict=True))
+        return [learned.get(digest) for digest in digests(images)]
+
+    def with_more(self, arrived: Arrived, class_names: Sequence[str]) -> "Met":
+        more = torch.tensor(digests(arrived.images), dtype=torch.long)
+        return Met(torch.cat((self.digests, more)), torch.cat((self.classes, ids_of(arrived.labels, class_names))))
+
+
+NOTHING_MET = Met(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long))
+
+
+def digests(images: Tensor) -> list[int]:
+    """A hash of each image's pixels."""
+    return [int.from_bytes(blake2b(row.numpy().data, digest_size=8).digest(), signed=True) for row in images]
+
+
+def ids_of(labels: Sequence[str], class_names: Sequence[str]) -> Tensor:
+    """The place of each label among the names, (n,)."""
+    places = {name: i for i, name in enumerate(class_names)}
+    return torch.tensor([places[name] for name in labels], dtype=torch.long)
+
+
+def checked(images: Images | None, labels: Sequence[Any], unlabeled: Images | None) -> Arrived:
     """What was given, or one line that says what is wrong with it."""
-    rows = as_tensor(images).cpu().contiguous()
+    others = None if unlabeled is None or not len(unlabeled) else as_tensor(unlabeled).cpu().contiguous()
+    if images is None or not len(images):
+        if others is None:
+            raise DataError("there is nothing to learn from: give labelled images, unlabelled ones, or both")
+        rows = others[:0]
+    else:
+        rows = as_tensor(images).cpu().contiguous()
+    others = rows[:0] if others is None else others
+    _require_images(rows, others)
+    names = class_names(labels)
+    if len(names) != len(rows):
+        raise DataError(f"a label for each image is wanted, got {len(names)} for {len(rows)}")
+    if (twice := contradiction(rows, names)) is not None:
+        one, other = twice
+        raise DataError(f"images {one} and {other} are the same, labelled {names[one]!r} and {names[other]!r}")
+    return Arrived(rows, names, others, _content(rows, others, names))
+
+
+def require_news(fresh: Arrived, known: Sequence[str], recipe: Recipe) -> None:
+    """A step must bring something that the method can learn from."""
+    new = set(fresh.classes) - set(known)
+    require_room(recipe, len(known) + len(new), ", and is set at the first step")
+    if not fresh.labels and not len(fresh.unlabeled):
+        raise UserError("nothing new: all of these images were learned before")
+    if not new and isinstance(recipe.method, NEEDS_NEW_CLASSES):
+        able = ", ".join(name for name, kind in METHOD_TYPES.items() if kind not in NEEDS_NEW_CLASSES)
+        raise UserError(f"a step without a new class is nothing to {type_of(recipe.method)}; it is to {able}")
+    if not fresh.labels and not recipe.memory:
+        raise UserError("an agent with memory 0 has no labels left to learn from: give labelled images, too")
+
+
+def require_room(recipe: Recipe, classes: int, when: str = "") -> None:
+    """Every class has an image in the memory, or none has."""
+    if 0 < recipe.memory < classes:
+        raise UserError(f"memory must be 0 or at least the {classes} classes{when}, got {recipe.memory}")
+
+
+def _require_images(rows: Tensor, others: Tensor) -> None:
     fits = rows.dim() == 4 and rows.shape[2] == rows.shape[3] and rows.shape[1] in (1, 3)
     if rows.dtype != torch.uint8 or not fits:
         raise DataError(f"images must be uint8 (n, 1 or 3, size, size), got {rows.dtype} {tuple(rows.shape)}")
-    names = class_names(labels)
-    if len(names) != len(rows) or not names:
-        raise DataError(f"a label for each image is wanted, got {len(names)} for {len(rows)}")
-    others = rows[:0] if unlabeled is None or not len(unlabeled) else as_tensor(unlabeled).cpu().contiguous()
     if others.dtype != torch.uint8 or others.shape[1:] != rows.shape[1:]:
         wanted, got = ", ".join(map(str, rows.shape[1:])), f"{others.dtype} {tuple(others.shape)}"
         raise DataError(f"unlabelled images must be uint8 (n, {wanted}) as the labelled ones, got {got}")
-    return Arrived(rows, names, others, _content(rows, others, names))
+
+
+def contradiction(images: Tensor, labels: Sequence[str]) -> tuple[int, int] | None:
+    """Two rows of the same pixels and other labels, where there are any."""
+    first: dict[int, int] = {}
+    for row, digest in enumerate(digests(images)):
+        before = first.setdefault(digest, row)
+        if labels[before] != labels[row]:
+            return before, row
+    return None
 
 
 def class_names(labels: Sequence[Any]) -> tuple[str, ...]:

@@ -10,9 +10,13 @@ from osscl.experiments.sizes import sized
 from osscl.experiments.spec import config_from_plain, configuration, require_own_name, scheduled, type_of
 from osscl.frozen import from_plain, override, plain, require
 from osscl.methods import METHODS
+from osscl.methods.dm import DmConfig
+from osscl.methods.gd import GdConfig
+from osscl.methods.gem import GemConfig
 from osscl.methods.method import Schedule
 from osscl.vision.augment import Augmentation
 
+NEEDS_NEW_CLASSES = (GdConfig, DmConfig, GemConfig)  # methods whose step is about them: a teacher, logits, a batch
 AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # what may be done to an image without making it another
 
 
@@ -36,6 +40,11 @@ class Recipe:
         require(type(self.seed) is int and 0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         require(isinstance(self.augmentation, Augmentation), self, "augmentation", "an Augmentation, or its name")
         require_own_name(self.schedule)
+
+    @property
+    def carries_labels(self) -> bool:
+        """Whether statistics stay of labels whose images are gone; only unlabelled images bring them up to date."""
+        return bool(getattr(getattr(self.method, "head", None), "carried", False))
 
     def as_made(self) -> dict[str, Any]:
         """What a model's file says of how it was made."""

@@ -9,7 +9,23 @@ from typing import Annotated, Any
 import typer
 
 from osscl import __version__
-from osscl.cli import agent, bench, claims, compare, data, demo, figure, model, report, run, runs, study, table, tune
+from osscl.cli import (
+    agent,
+    bench,
+    claims,
+    compare,
+    data,
+    demo,
+    figure,
+    inspect,
+    model,
+    report,
+    run,
+    runs,
+    study,
+    table,
+    tune,
+)
 from osscl.errors import Stopped, UserError
 
 UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
@@ -38,8 +54,8 @@ app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("fit")(agent.fit)
 app.command("update")(agent.update)
-app.command("inspect")(agent.inspect)
-app.command("back")(agent.back)
+app.command("inspect")(inspect.inspect)
+app.command("back")(inspect.back)
 app.command("predict")(model.predict)
 app.command("report")(report.report)
 app.command("bench")(bench.bench)

@@ -4,7 +4,7 @@ import functools
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,21 +39,15 @@ class Pictures:
         return len(self.files)
 
 
-def load_folder(
-    folder: str | Path, size: int = 32, channels: int = 3, leave_out: Collection[str] = (), progress: Counted = _quietly
-) -> Pictures:
+def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress: Counted = _quietly) -> Pictures:
     """Labelled images: a folder of folders, each named as the class of the images right in it."""
     require_format(size, channels)
     root = Path(folder)
     entries = _visible(root)
-    folders = [entry for entry in entries if entry.is_dir()]
-    if not folders:
-        raise DataError(f"{root} has no folders in it: expected one for each class, named as the class is")
-    classes = [entry for entry in folders if entry.name not in leave_out]
+    classes = [entry for entry in entries if entry.is_dir()]
     if not classes:
-        raise DataError(f"every class in {root} is learned already: {', '.join(entry.name for entry in folders)}")
-    told = [f"{entry}: its class is learned already" for entry in folders if entry not in classes]
-    told += [f"{path}: it lies in no class's folder" for path in entries if _looks_like_an_image(path)]
+        raise DataError(f"{root} has no folders in it: expected one for each class, named as the class is")
+    told = [f"{path}: it is in no class's folder" for path in entries if _looks_like_an_image(path)]
     files: dict[Path, str] = {}
     for entry in classes:
         inside = _visible(entry)
@@ -66,6 +60,11 @@ def load_folder(
     if lost := [entry for entry in classes if entry.name not in labels]:
         raise DataError(f"{lost[0]} holds no image that can be read")
     return Pictures(read, kept, labels, (*told, *problems))
+
+
+def no_pictures(size: int, channels: int) -> Pictures:
+    """None at all, in a format."""
+    return Pictures(_stacked([], size, channels), ())
 
 
 def class_folders(folder: Path) -> list[str]:

@@ -44,6 +44,14 @@ class Carried:
         turn = identity + torch.linalg.solve(x.T @ x + STIFFNESS * identity, x.T @ (after - end - x))
         return Carried(self.labels, (self.means - start) @ turn + end, turn.T @ self.spread @ turn)
 
+    def joined(self, x: Tensor, columns: Tensor, copies: int) -> "Carried":
+        """With further labelled images of these classes: rows x (n * copies, d), copy after copy, of `columns` (n,)."""
+        k = len(self.labels)
+        labels = self.labels + torch.bincount(columns, minlength=k)
+        sums = class_sums(x, columns.repeat(copies), k) / copies
+        means = (self.labels[:, None] * self.means + sums) / labels.clamp(min=1)[:, None]
+        return Carried(labels, means, self.spread)
+
     def beside(self, images: Tensor, copies: int) -> Past:
         """What is missing where `images` (k',) of each class are at hand, each as so many rows; k' counts new ones."""
         k, new = len(self.labels), len(images) - len(self.labels)

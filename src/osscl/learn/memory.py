@@ -53,6 +53,11 @@ class Memory:
     def __init__(self, budget: int, empty: Labeled) -> None:
         self.budget, self.labeled = budget, empty
 
+    def take_in(self, further: Labeled | None) -> None:
+        """More images of classes that are here: all of them until the next `update`, which shares the room anew."""
+        if further is not None:
+            self.labeled = concat(self.labeled, further)
+
     def update(
         self,
         new: Labeled,
@@ -73,7 +78,7 @@ class Memory:
 
     def without(self, classes: Sequence[int]) -> Labeled:
         """What is stored of other classes than these."""
-        others = ~torch.isin(self.labeled.labels, torch.tensor(classes, device=self.labeled.labels.device))
+        others = ~torch.isin(self.labeled.labels, self.labeled.labels.new_tensor(classes))
         return self.labeled.rows(others.nonzero().squeeze(1))
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from osscl.learn.carried import Carried
 from osscl.learn.heads import Head, HeadConfig, HeadFit, carried_on, placed
 from osscl.methods.method import State, on_device
+from osscl.stream.step import Step
 from osscl.vision.encoder import Encoder, in_chunks
 
 
@@ -28,18 +29,22 @@ class Carrier:
                 name: head.placed(in_chunks(networks[name].features, unlabeled)).half() for name, head in heads.items()
             }
 
-    def spaced(self, name: str, fit: HeadFit, unlabeled: Tensor) -> HeadFit:
+    def spaced(self, name: str, config: HeadConfig, fit: HeadFit, step: Step) -> HeadFit:
         """A fit in a space that is centred on U_t, with the labels that were, moved as its rows have moved.
 
         Without unlabelled images nothing shows how the network has moved: what was carried is dropped.
         """
-        if len(unlabeled) < 2:
+        if len(step.unlabeled) < 2:
             return fit
-        features = in_chunks(fit.encoder.features, unlabeled)
+        features = in_chunks(fit.encoder.features, step.unlabeled)
         centre = features.mean(0)
         carried = None
         if name in self.before and name in self.places:
             carried = self.before[name].moved(self.places[name], placed(features, centre))
+            if step.further is not None:
+                more = replace(fit, data=step.further)
+                views = placed(torch.cat(more.all_views(config)), centre).double()
+                carried = carried.joined(views, more.targets(), more.copies(config) + 1)
         return replace(fit, centre=centre, carried=carried)
 
     def keep(self, config: HeadConfig, fits: Mapping[str, HeadFit], views: Mapping[str, Tensor]) -> None:

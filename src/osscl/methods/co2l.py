@@ -88,6 +88,7 @@ class Co2l:
             return  # goes on inside this step
         self.step_open = step.index
         self.classes.extend(step.new_classes)
+        self.memory.take_in(step.further)
         self.log = PhaseLog(self.runtime)
         if step.index > 0:
             self.learner.remember_past()

@@ -135,6 +135,7 @@ class Dm:
         self.novelty.rows.grow(new, rng)
         self.classes.extend(step.new_classes)
         self.sizes.append(new)
+        self.memory.take_in(step.further)
 
     def _label(self, images: Tensor) -> None:
         """The classifier as it was before the step names what is not novel to it."""

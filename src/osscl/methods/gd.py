@@ -133,6 +133,7 @@ class Gd:
         if self.classes:
             self.past = frozen_copy(self.model)
         self.classes.extend(step.new_classes)
+        self.memory.take_in(step.further)
 
     @property
     def before(self) -> int:

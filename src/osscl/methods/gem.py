@@ -131,6 +131,7 @@ class Gem:
             self.model.head.grow(len(step.new_classes), seeded(self.setting.seed, "head", step.index))
             self.classes.extend(step.new_classes)
             self.sizes.append(len(step.new_classes))
+            self.memory.take_in(step.further)
         self.phases.train("model", lambda: self._training(step))
         self.model.compiles = True
         rng = seeded(self.setting.seed, "memory", step.index)

@@ -66,6 +66,8 @@ class Icarl:
         if self.phases.open(step.index):
             self._open(step)
         self.phases.train("model", lambda: self._training(concat(step.labeled, self.memory.labeled)))
+        if step.further is not None:  # which images of a class are the most telling is asked anew
+            self.memory.labeled = self._herded(self.memory.labeled)
         self.memory.update(self._herded(step.labeled), self.classes, "first", seeded(self.setting.seed, "unused"))
         self.means = self._means()
         return StepReport(tuple(self.phases.log.reports.values()))
@@ -75,6 +77,7 @@ class Icarl:
             self.past = frozen_copy(self.model)
         self.model.head.grow(len(step.new_classes), seeded(self.setting.seed, "head", step.index))
         self.classes.extend(step.new_classes)
+        self.memory.take_in(step.further)
 
     def _training(self, pool: Labeled) -> Training:
         config, device, past = self.config, self.runtime.device, self.past

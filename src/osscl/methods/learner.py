@@ -89,7 +89,7 @@ class Lesson:
 def anchor_rows(config: LearnerConfig, labels: Tensor, met: Sequence[int], new: Sequence[int]) -> Tensor:
     """Rows that L_sup pulls together with their class, (n,) bool; the paper: those of the new classes, y in O_t."""
     pulled = met if config.anchors == "all" else new
-    return torch.isin(labels, torch.tensor(pulled, device=labels.device))
+    return torch.isin(labels, labels.new_tensor(pulled))
 
 
 class Learner:

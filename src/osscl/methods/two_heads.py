@@ -56,7 +56,7 @@ class TwoHeads:
         if "reference" in networks and self.config.reference > 0:
             fits["reference"] = replace(fit, encoder=networks["reference"])
         if self.config.carried:
-            fits = {name: self.carrier.spaced(name, fit, step.unlabeled) for name, fit in fits.items()}
+            fits = {name: self.carrier.spaced(name, self.config, fit, step) for name, fit in fits.items()}
         scale = self._fit(fits)
         if self.config.carried:
             views = {name: placed_views(self.config, fits[name], head) for name, head in self._by_network().items()}
@@ -88,7 +88,7 @@ class TwoHeads:
         called = self._call(images, networks)
         if self.called is not None:
             # The past had more labels of its classes than M has kept of them.
-            new = torch.isin(called, torch.tensor(step.new_classes, device=self.device))
+            new = torch.isin(called, called.new_tensor(step.new_classes))
             called = torch.where(new, called, self.called[gate.passed])
         return Labeled(images, called)
 

@@ -104,6 +104,7 @@ class Ursl:
             self.heads.look_back(step, self._networks())
             self.log.end()
         self.classes.extend(step.new_classes)
+        self.memory.take_in(step.further)
         if step.index > 0:
             self.learner.remember_past()
 
@@ -191,7 +192,7 @@ class Ursl:
         return networks
 
     def _tensor(self, classes: Sequence[int]) -> Tensor:
-        return torch.tensor(classes, device=self.runtime.device)
+        return torch.tensor(classes, dtype=torch.long, device=self.runtime.device)
 
     def _confidence(self, rows: Labeled) -> Tensor:
         """How sure the agent is of each image of one class."""

@@ -18,6 +18,7 @@ class Step:
     new_classes: tuple[int, ...]  # O_t
     labeled: Labeled  # T_t
     unlabeled: Tensor  # U_t, (m, c, s, s) uint8; where a row came from is Truth's to know
+    further: Labeled | None = None  # more labelled images of classes met before; the paper's streams have none
 
 
 @dataclass(frozen=True)
