@@ -22,6 +22,7 @@ from osscl.cli import (
     report,
     run,
     runs,
+    sort,
     study,
     table,
     tune,
@@ -56,6 +57,7 @@ app.command("fit")(agent.fit)
 app.command("update")(agent.update)
 app.command("inspect")(inspect.inspect)
 app.command("back")(inspect.back)
+app.command("sort")(sort.sort)
 app.command("predict")(model.predict)
 app.command("report")(report.report)
 app.command("bench")(bench.bench)

@@ -1,6 +1,5 @@
 """`osscl predict`: what a run ends in, put to use."""
 
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,15 +34,12 @@ def predict(
     format: Annotated[str, typer.Option(help="table, csv or json.")] = "table",
 ) -> None:  # fmt: skip
     """Name the class of each image, and whether it looks like anything learned."""
-    from osscl.experiments.saved import load
+    from osscl.experiments.saved import load, require_threshold
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    if threshold is not None and isnan(threshold):
-        raise UserError("--threshold must be a number")
     loaded = load(folder, device)
-    if threshold is not None and loaded.threshold is None:
-        raise UserError(f"--threshold: the method of {folder} does not tell what it knows")
+    require_threshold(loaded, threshold, folder)
     threshold = loaded.threshold if threshold is None else threshold
     unread = False
     if images:

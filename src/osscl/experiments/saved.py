@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from torch import Tensor
 from osscl.data.folders import image_files, read_images
 from osscl.data.images import as_tensor
 from osscl.device import pick_device, precision_of
-from osscl.errors import OTHER_VERSION, DataError
+from osscl.errors import OTHER_VERSION, DataError, UserError
 from osscl.experiments.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
 from osscl.frozen import from_plain, plain
 from osscl.methods import METHOD_TYPES, METHODS
-from osscl.methods.method import Discerning, Method, Runtime, Schedule, Setting
+from osscl.methods.method import Discerning, Method, Placing, Runtime, Schedule, Setting
 from osscl.stored import SUFFIX, read_state, write_state
 from osscl.stream.step import Stream
 from osscl.vision.augment import Augmentation
@@ -96,6 +97,12 @@ class Model:
         names = tuple(self.class_names[c] for c in labels.tolist())
         return Prediction(labels, names, best.values, scores, known)
 
+    def features(self, images: Tensor | np.ndarray[Any, Any]) -> Tensor:
+        """Where images are in a space that tells classes apart, learned or not, (n, width)."""
+        if not isinstance(self.agent, Placing):
+            raise UserError(f"{type(self.agent).__name__} does not tell where images are in its space")
+        return self.agent.features(self._checked(as_tensor(images))).cpu()
+
     def _checked(self, x: Tensor) -> Tensor:
         wanted = (self.images.channels, self.images.size, self.images.size)
         if x.dtype != torch.uint8 or tuple(x.shape[1:]) != wanted:
@@ -148,3 +155,11 @@ def load(folder: str | Path, device: str = "auto", *, method: type | None = None
 def _made(saved: dict[str, Any], where: torch.device, method: type | None) -> Model:
     agent, setting, _ = agent_of(saved, Runtime(where, precision_of(where)), method)
     return Model(agent, setting.images, saved["class_names"], where)
+
+
+def require_threshold(model: Model, threshold: float | None, folder: Path) -> None:
+    """Refuse a threshold that is no number, or that nothing is held against."""
+    if threshold is not None and isnan(threshold):
+        raise UserError("--threshold must be a number")
+    if threshold is not None and model.threshold is None:
+        raise UserError(f"--threshold: the method of {folder} does not tell what it knows")

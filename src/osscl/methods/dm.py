@@ -254,6 +254,10 @@ class Dm:
         """What the second network says, as it will of the next step's U_t."""
         return novelty_scores(self.novelty, images, self.epsilon)
 
+    def features(self, images: Tensor) -> Tensor:
+        """Of the network that tells what is novel."""
+        return in_chunks(self.novelty.features, images)
+
     def state(self) -> State:
         nets = {"model": self.model, "novelty": self.novelty, "past": self.past, "novelty_past": self.novelty_past}
         return {

@@ -168,6 +168,15 @@ class Discerning(Protocol):
         ...
 
 
+@runtime_checkable
+class Placing(Protocol):
+    """What a method may offer beside the contract: a space in which images of a class, learned or not, lie together."""
+
+    def features(self, images: Tensor) -> Tensor:
+        """Of each image, (n, width); changes nothing."""
+        ...
+
+
 class PhaseLog:
     """Seconds, updates and views of the phases of one step, kept across interruptions."""
 

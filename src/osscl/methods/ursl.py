@@ -220,6 +220,11 @@ class Ursl:
         assert self.gate is not None
         return self.gate.score(self._look("predict").for_scores(images))[0]
 
+    def features(self, images: Tensor) -> Tensor:
+        """Of the reference, which has seen more than the classes met; of the learner where there is none."""
+        networks = self._networks()
+        return in_chunks(networks.get("reference", networks["learner"]).features, images)
+
     def state(self) -> State:
         return {
             "classes": list(self.classes),

@@ -1,0 +1,159 @@
+"""Pictures into folders: known ones by class, unknown ones in groups; nothing is moved, lost or overwritten."""
+
+import csv
+import re
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+import pytest
+import torch
+from PIL import Image
+
+from osscl.agent import groups
+from osscl.agent.groups import around_their_mean, grouped
+from osscl.agent.sorting import Place, _folder_of_unknown, _without_clashes, as_folder, bring
+from osscl.data.benchmarks import load_bank
+from osscl.report.contact import MOST, Picture, contact_sheet
+
+GREY = ["--size", "8", "--grey", "--device", "cpu", "--memory", "20", "--augmentation", "glyphs"]
+
+
+def blobs(*sizes):
+    """Rows about as many corners as there are sizes."""
+    rng = torch.Generator().manual_seed(0)
+    corners = torch.eye(len(sizes), 6)
+    parts = [corners[i] + 0.05 * torch.randn(n, 6, generator=rng) for i, n in enumerate(sizes)]
+    return torch.cat(parts), torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+
+
+def test_rows_that_lie_together_are_a_group_and_the_largest_is_first():
+    rows, truth = blobs(10, 30, 20)
+    assert grouped(rows).tolist() == torch.tensor([2, 0, 1])[truth].tolist()
+    assert torch.equal(grouped(rows), grouped(rows))
+
+
+def test_the_number_of_groups_may_be_told():
+    rows, _ = blobs(10, 30, 20)
+    assert [len(grouped(rows, k).unique()) for k in (1, 2, 5)] == [1, 2, 5]
+    assert grouped(rows[:3], 9).sort().values.tolist() == [0, 1, 2]  # no more than there are rows
+
+
+def test_too_few_or_equal_rows_are_one_group():
+    rows, _ = blobs(3, 4)
+    for few in (rows, rows[:1], rows[:0], torch.ones(20, 3)):
+        assert grouped(few).tolist() == [0] * len(few)
+
+
+def test_many_rows_join_the_groups_of_some(monkeypatch):
+    rows, _ = blobs(40, 120, 80)
+    whole = grouped(rows)
+    monkeypatch.setattr(groups, "MOST_ROWS", 60)
+    assert torch.equal(grouped(rows), whole)
+
+
+def test_rows_about_their_mean_are_on_the_sphere():
+    placed = around_their_mean(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) + 100)
+    torch.testing.assert_close(placed.norm(dim=1), torch.ones(50))
+    assert placed.mean(0).norm() < 0.3  # without the centring all would point one way
+
+
+def test_names_that_meet_get_a_number():
+    cat, dog = PurePosixPath("cat"), PurePosixPath("dog")
+    names = ["a.png", "A.png", "a.png", "a-2.png", ".hidden", ".hidden"]
+    found = _without_clashes([cat, cat, dog, cat, cat, cat], names)
+    assert found == ["a.png", "A-2.png", "a.png", "a-2-2.png", ".hidden", "hidden-2"]
+
+
+def test_any_class_name_makes_a_folder_of_its_own():
+    assert as_folder("a/b\\c") == "a_b_c" and as_folder("..") == "_.." and as_folder(" ") == "_"
+    assert _folder_of_unknown(["cat"]) == "unknown" and _folder_of_unknown(["Unknown", "unknown-"]) == "unknown--"
+
+
+def test_a_contact_sheet_escapes_what_it_shows_and_says_what_it_leaves_out():
+    path = PurePosixPath("a&b", "<x> #1.png")
+    page = contact_sheet("Q&A", ["a < b"], {"a&b": [Picture(path, "<i>", '"')] * (MOST + 1)})
+    assert "<i>" not in page and "a &lt; b" in page and "Q&amp;A" in page and f"{MOST} of them here" in page
+    assert 'src="a%26b/%3Cx%3E%20%231.png"' in page and page.count("<img") == MOST
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """An agent that has learned two digits, and a folder of pictures of four, some in folders below."""
+    from typer.testing import CliRunner
+
+    from osscl.cli import app
+
+    place, digits = tmp_path_factory.mktemp("shelf"), load_bank("digits")
+    for part, classes, rows in (("week1", (0, 1), slice(8)), ("pile", range(4), slice(8, 40))):
+        for c in classes:
+            folder = place / part / str(c)
+            folder.mkdir(parents=True)
+            found = digits.train.images[digits.train.labels == c][rows]
+            for i, image in enumerate(found):
+                Image.fromarray(image[0].numpy()).save(folder / f"{i}.png")
+    changes = ["--set", "reference.epochs_first=8", "--set", "learner.min_updates=40"]
+    taught = ["fit", place / "agent", "--labeled", place / "week1", "--unlabeled", place / "pile", "--schedule", "demo"]
+    result = CliRunner().invoke(app, [str(word) for word in [*taught, *changes, *GREY]])
+    assert result.exit_code == 0, result.output
+    return place
+
+
+def test_every_picture_is_in_one_place_and_none_is_moved(typed, shelf, tmp_path):
+    before = {path: path.read_bytes() for path in (shelf / "pile").rglob("*.png")}
+    into = tmp_path / "sorted"
+    code, shown, _ = typed("sort", shelf / "agent", shelf / "pile", "--into", into, "--device", "cpu")
+    assert code == 0 and "unknown/group-1" in shown and "look at:" in shown and "osscl update" in shown
+    assert {path: path.read_bytes() for path in (shelf / "pile").rglob("*.png")} == before
+    copies = sorted(path.read_bytes() for path in into.rglob("*.png"))
+    assert copies == sorted(before.values())
+    rows = list(csv.DictReader((into / "sorted.csv").open()))
+    assert {row["file"] for row in rows} == {str(path) for path in before}
+    for row in rows:
+        assert (into / row["sorted_as"]).read_bytes() == before[Path(row["file"])]
+        assert row["sorted_as"].startswith("unknown/group-" if row["looks_known"] == "false" else f"{row['class']}/")
+
+
+def test_what_was_never_named_is_mostly_unknown_and_lies_together(typed, shelf, tmp_path):
+    into = tmp_path / "sorted"
+    typed("sort", shelf / "agent", shelf / "pile", "--into", into, "--groups", "2", "--device", "cpu")
+    rows = list(csv.DictReader((into / "sorted.csv").open()))
+    of_digit = {c: [row for row in rows if Path(row["file"]).parent.name == c] for c in "0123"}
+    unknown = {c: sum(row["looks_known"] == "false" for row in found) / len(found) for c, found in of_digit.items()}
+    assert min(unknown["2"], unknown["3"]) > max(unknown["0"], unknown["1"])
+    fullest = {c: max(sum(f"group-{g}/" in row["sorted_as"] for row in of_digit[c]) for g in (1, 2)) for c in "23"}
+    assert all(fullest[c] > 0.7 * unknown[c] * len(of_digit[c]) for c in "23")
+
+
+def test_the_page_shows_files_that_are_there(typed, shelf, tmp_path):
+    into = tmp_path / "sorted"
+    typed("sort", shelf / "agent", shelf / "pile" / "2", "--into", into, "--link", "--device", "cpu")
+    page = (into / "index.html").read_text()
+    addresses = re.findall(r'src="(.*?)"', page)
+    assert len(addresses) == 32 and all((into / unquote(address)).is_file() for address in addresses)
+    assert all(path.is_symlink() for path in into.rglob("*.png"))
+
+
+def test_a_method_that_does_not_tell_sorts_by_class_alone(typed, shelf, tmp_path):
+    typed("fit", tmp_path / "icarl", "--labeled", shelf / "week1", "--method", "icarl", "--schedule", "smoke", *GREY)
+    typed("sort", tmp_path / "icarl", shelf / "pile", "--into", tmp_path / "sorted", "--device", "cpu")
+    assert {path.name for path in (tmp_path / "sorted").iterdir() if path.is_dir()} <= {"0", "1"}
+    assert "does not tell what it knows" in (tmp_path / "sorted" / "index.html").read_text()
+
+
+def test_wrong_calls_are_refused_and_write_nothing(refuses, shelf, tmp_path):
+    pile = shelf / "pile"
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full", words="nothing is overwritten")
+    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full" / "mine.txt", words="nothing is overwritten")
+    refuses("sort", shelf / "agent", tmp_path / "no", "--into", tmp_path / "new", words="does not exist")
+    refuses("sort", shelf, pile, "--into", tmp_path / "new", words="no model in")
+    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "new", "--threshold", "nan", words="must be a number")
+    assert not (tmp_path / "new").exists() and (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+def test_a_picture_that_is_gone_stops_before_a_table_is_written(tmp_path):
+    place = Place(tmp_path / "gone.png", PurePosixPath("cat/gone.png"), "cat", 1.0, None, None)
+    with pytest.raises(FileNotFoundError):
+        bring([place], tmp_path / "new", link=False)
+    assert not (tmp_path / "new" / "sorted.csv").exists()
