@@ -192,7 +192,7 @@ def test_the_page_on_own_images_can_be_followed(typed, tmp_path):
     """Its Python and its commands, in their order, at the shortest schedule."""
     page = (Path(__file__).parents[1] / "docs" / "own-images.md").read_text(encoding="utf-8")
     page = page.replace("--schedule demo", "--schedule smoke --device cpu").replace('"demo"', '"smoke"')
-    blocks = re.findall(r"```(python)?\n(.*?)```", page.partition("## To try it")[2], re.S)
+    blocks = re.findall(r"```(python)?\n(.*?)```", page.partition("## Try it")[2], re.S)
     names = {}
     for kind, block in blocks:
         if kind:
