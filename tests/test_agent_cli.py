@@ -201,3 +201,27 @@ def test_the_page_on_own_images_can_be_followed(typed, tmp_path):
             for line in block.splitlines():
                 assert typed(*shlex.split(line)[1:])[0] == 0, line
     assert (tmp_path / "agent" / "model-2.safetensors").exists() and (tmp_path / "agent-2").exists()
+
+
+def test_classes_that_look_like_a_slip_are_told(typed, folders):
+    week = folders / "week1"
+    twin = week / "Digit  0"
+    twin.mkdir()
+    grey(week / "digit 0" / first(week / "digit 0"), 9).save(twin / "new.png")
+    code, shown, _ = typed("fit", folders / "agent", "--labeled", week, *GREY)
+    assert code == 0 and "a single image of Digit  0: what looks known is unsure there" in shown
+    assert "'Digit  0' and 'digit 0' are learned as different classes" in shown
+
+
+def test_an_agent_that_has_learned_nothing_says_so(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", *GREY, "--max-minutes", "0")
+    code, shown, _ = typed("inspect", place, "--device", "cpu")
+    assert code == 0 and "nothing is learned yet" in shown and "step  " not in shown
+
+
+def test_predict_looks_below_a_folder(typed, folders):
+    place = folders / "agent"
+    typed("fit", place, "--labeled", folders / "week1", *GREY)
+    code, shown, _ = typed("predict", place, folders / "test", "--device", "cpu", "--format", "csv")
+    assert code == 0 and len(shown.splitlines()) == 1 + 20

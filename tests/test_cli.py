@@ -763,9 +763,10 @@ def test_predict_takes_folders_and_leaves_out_what_it_cannot_read(osscl, finishe
     code, shown, errors = osscl("predict", finished, "empty", "photos", "--format", "csv")
     assert code == 2 and errors.splitlines()[0] == "skipped: empty holds no images"
     assert errors.splitlines()[1].startswith("skipped: photos/damaged.jpg cannot be read") and errors.count("\n") == 2
-    header, first, second = shown.splitlines()
-    assert header == "image,class,probability,score,looks known"
-    assert first.startswith("photos/a.webp,") and second.startswith("photos/b.png,")
+    header, first, below, last = shown.splitlines()
+    assert header == "image,class,probability,score,looks_known"
+    files = "photos/a.webp,", "photos/album.png/inside.png,", "photos/b.png,"
+    assert all(row.startswith(file) for row, file in zip((first, below, last), files, strict=True))
 
 
 def test_predict_tells_programs_the_same(osscl, finished, tmp_path):
@@ -774,10 +775,10 @@ def test_predict_tells_programs_the_same(osscl, finished, tmp_path):
     model = load(finished, "cpu")
     found = model.predict(model.read([tmp_path / "one.png"]))
     assert torch.equal(model.read(str(tmp_path / "one.png")), model.read([tmp_path / "one.png"]))
-    assert told["class"] == found.names[0] and told["looks known"] is bool(found.known[0])
+    assert told["class"] == found.names[0] and told["looks_known"] is bool(found.known[0])
     assert told["probability"] == pytest.approx(float(found.probabilities[0]), abs=1e-6)
     rows = json.loads(osscl("predict", finished, "--sample", "4", "--format", "json")[1])
-    assert len(rows) == 4 and set(rows[0]) == {"image", "truth", "class", "probability", "score", "looks known"}
+    assert len(rows) == 4 and set(rows[0]) == {"image", "truth", "class", "probability", "score", "looks_known"}
 
 
 def test_predict_without_images_shows_held_out_rows(osscl, finished):

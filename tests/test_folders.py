@@ -1,9 +1,10 @@
 """One's own images: a folder a class, piles without names; what cannot be read is told and left out."""
 
 import pytest
+import torch
 from PIL import Image
 
-from osscl.data.folders import load_folder, load_pictures
+from osscl.data.folders import _picture, load_folder, load_pictures, read_picture
 from osscl.errors import DataError
 
 
@@ -114,3 +115,14 @@ def test_a_pile_without_images_is_an_error(tmp_path):
         load_pictures(broken[0])
     good = picture(tmp_path / "good.png")
     assert [len(load_pictures([*broken, good])), len(load_pictures([*broken, good]).problems)] == [1, 2]
+
+
+def test_a_large_photograph_is_decoded_small_and_looks_the_same(tmp_path):
+    """A JPEG decoded at a quarter of its size is what the whole of it is after the same filter, give or take a little."""
+    y, x = torch.meshgrid(torch.arange(960), torch.arange(1280), indexing="ij")
+    waves = torch.stack([(127 + 120 * torch.sin(x / (40 + 10 * c) + y / 70)) for c in range(3)], -1).to(torch.uint8)
+    Image.fromarray(waves.numpy()).save(tmp_path / "large.jpg", quality=95)
+    Image.open(tmp_path / "large.jpg").save(tmp_path / "same.png")
+    assert _picture(tmp_path / "large.jpg", "RGB", 32).size == (320, 240)
+    (small, whole) = (read_picture(tmp_path / name, 32, 3).float() for name in ("large.jpg", "same.png"))
+    assert (small - whole).abs().mean() < 3 and (small - whole).abs().max() < 8  # of 255

@@ -1,6 +1,7 @@
 """`osscl fit` and `update`: an agent of your own images, from folders that arrive over time."""
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -171,6 +172,8 @@ def _announce(made: "ContinualClassifier", pictures: "Pictures", others: "Pictur
         f"{new} new class{'es' * (new != 1)}{more}; {len(fresh)} labelled image{'s' * (len(fresh) != 1)}, "
         f"{len(others)} unlabelled"
     )
+    for words in _doubtful(fresh, made.class_names):
+        typer.echo(words)
     if made.recipe.carries_labels and any(step.unlabeled for step in made.history) and not len(others):
         typer.echo(
             "without unlabelled images nothing shows how the networks change: what is carried of earlier classes is "
@@ -178,6 +181,17 @@ def _announce(made: "ContinualClassifier", pictures: "Pictures", others: "Pictur
         )
     if made.device.type == "cpu" and not is_small(made.recipe.method):
         typer.echo("on a CPU a step of this network takes hours; --schedule demo has small networks, tuned on digits")
+
+
+def _doubtful(labels: list[str], known: list[str]) -> list[str]:
+    """Classes that somebody may have meant otherwise, or that are too few to judge by."""
+    alone = sorted(name for name, n in Counter(labels).items() if n == 1 and name not in known)
+    told = [f"a single image of {in_one_line(', '.join(alone))}: what looks known is unsure there"] if alone else []
+    spelled: dict[str, list[str]] = {}
+    for name in dict.fromkeys([*known, *labels]):
+        spelled.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    alike = [names for names in spelled.values() if len(names) > 1 and not {*names} <= {*known}]
+    return told + [f"{in_one_line(' and '.join(map(repr, names)))} are learned as different classes" for names in alike]
 
 
 def _counting(kind: str) -> "Callable[[int, int], None]":

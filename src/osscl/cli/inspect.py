@@ -48,7 +48,10 @@ def inspect(
     from osscl.experiments.checkpoint import is_occupied
 
     made = ContinualClassifier.load(agent, device, finished=model_file(agent).exists())
-    show_history(made)
+    if not made.history:
+        typer.echo("nothing is learned yet")
+    else:
+        show_history(made)
     if earlier := [*earlier_models(agent)]:
         typer.echo(f"earlier models, for `osscl back`: {', '.join(earlier)}")
     if is_occupied(agent):

@@ -22,7 +22,7 @@ def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of an agent.")],
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE]...", help="Files, or folders of them; their central square. Else test rows."),
+        typer.Argument(metavar="[IMAGE]...", help="Files, or folders and all below; central squares. Else test rows."),
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="How many held-out rows, where no image is given.")] = 8,
     threshold: Annotated[
@@ -103,16 +103,16 @@ def _show(
     scores = [None] * len(names) if found.scores is None else found.scores.tolist()
     known = [None] * len(names) if found.known is None else found.known.tolist()
     columns: dict[str, Sequence[Any]] = {"image": names, **({"truth": truth} if truth else {}), "class": found.names}
-    columns |= {"probability": found.probabilities.tolist(), "score": scores, "looks known": known}
+    columns |= {"probability": found.probabilities.tolist(), "score": scores, "looks_known": known}
     FORMATS[form]([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
 
 
 def _as_table(rows: "Sequence[dict[str, Any]]") -> None:
     from osscl.cli.show import DASH, console, number, table
 
-    shown = table(*rows[0])
+    shown = table(*(name.replace("_", " ") for name in rows[0]))
     for row in rows:
-        known = {True: "yes", False: "no", None: DASH}[row["looks known"]]
+        known = {True: "yes", False: "no", None: DASH}[row["looks_known"]]
         numbers = number(row["probability"], 2), number(row["score"], 3)
         shown.add_row(*[row[name] for name in row if name in ("image", "truth", "class")], *numbers, known)
     console().print(shown)

@@ -101,9 +101,12 @@ def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
     kind = torch.repeat_interleave(torch.tensor([len(images) for images in kinds]))
     met, foreign, known = kind == 0, kind == 2, scores > threshold
     return KnownRecord(
-        metrics.auroc(scores, met), metrics.fpr_at_recall(scores, met, 0.95),
-        metrics.share(known, met), metrics.share(known, foreign), threshold,
-    )  # fmt: skip
+        auroc=metrics.auroc(scores, met),
+        fpr95=metrics.fpr_at_recall(scores, met, 0.95),
+        recall=metrics.share(known, met),
+        foreign=metrics.share(known, foreign),
+        threshold=threshold,
+    )
 
 
 def histogram(scores: Tensor) -> tuple[int, ...]:

@@ -99,9 +99,15 @@ def _carry_out(
             gate = judge_gate(report.gate, stream.truth(t), stream, t) if report.gate is not None else None
             rows, known = stream.steps[t], judge_known(agent, stream, t)
             step = StepRecord(
-                rows.new_classes, len(rows.labeled), len(rows.unlabeled), rows.asked, report.phases, report.notes, gate,
-                known,
-            )  # fmt: skip
+                new_classes=rows.new_classes,
+                labeled=len(rows.labeled),
+                unlabeled=len(rows.unlabeled),
+                asked=rows.asked,
+                phases=report.phases,
+                notes=report.notes,
+                gate=gate,
+                known=known,
+            )
             position.accuracy.append(by_step)
             position.overall.append(overall)
             position.steps.append(step)
@@ -123,12 +129,20 @@ def make_record(
     device, now = saver.device, saver.session
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     made_by = Provenance(
-        command_line(), now.commit, now.device, str(precision_of(device)).removeprefix("torch."), __version__,
-        now.torch, python_version(), datetime.now(UTC).isoformat(timespec="seconds"),
-        round(saver.seconds(), 2), position.sessions, peak,
-        saver.shared_device or any(phase.shared for step in position.steps for phase in step.phases),
-        tuple(position.earlier),
-    )  # fmt: skip
+        command=command_line(),
+        commit=now.commit,
+        device=now.device,
+        precision=str(precision_of(device)).removeprefix("torch."),
+        osscl=__version__,
+        torch=now.torch,
+        python=python_version(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        seconds=round(saver.seconds(), 2),
+        sessions=position.sessions,
+        peak_memory=peak,
+        shared_device=saver.shared_device or any(phase.shared for step in position.steps for phase in step.phases),
+        earlier=tuple(position.earlier),
+    )
     return RunRecord(
         id=spec.id,
         configuration=name_of(spec),

@@ -80,7 +80,7 @@ class Model:
         return self.agent.known_above if isinstance(self.agent, Discerning) else None
 
     def read(self, paths: str | Path | Sequence[str | Path]) -> Tensor:
-        """Image files, and those right in folders, as `predict` wants them: their central square at this size."""
+        """Image files, and all in folders and below, as `predict` wants them: their central square at this size."""
         given = [paths] if isinstance(paths, str | Path) else paths
         return read_images([file for path in given for file in image_files(Path(path))], self.images)
 
