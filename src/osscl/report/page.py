@@ -11,7 +11,14 @@ from osscl.experiments.record import RunRecord
 from osscl.report.chapters import Chapter, chapters_of
 from osscl.report.formats import TableSection
 from osscl.report.html import escape
-from osscl.report.sections import chapter_section, headline_section, method_section, runs_section, tables_section
+from osscl.report.sections import (
+    chapter_section,
+    headline_section,
+    method_section,
+    runs_section,
+    sprites_style,
+    tables_section,
+)
 from osscl.report.thumbnails import strips_of
 
 DEMO = '<meta name="osscl-report" content="demo">'  # what the demo may overwrite
@@ -29,19 +36,20 @@ def build_page(
     """The whole page. `banks`: the data sets at hand, for pictures and class names; `sections`: further tables."""
     chapters = chapters_of(records)
     gated = [entry.first for chapter in chapters for entry in chapter.entries if entry.gated]
-    strips = strips_of(gated, banks or {})
+    pictures = strips_of(gated, banks or {})
     parts = [
         headline_section(records),
         method_section(),
-        *(chapter_section(chapter, banks or {}, strips, folded=len(chapters) > FEW) for chapter in chapters),
+        *(chapter_section(chapter, banks or {}, pictures.strips, folded=len(chapters) > FEW) for chapter in chapters),
         tables_section(sections),
         runs_section(records),
     ]
     return (
         f"<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>{escape(title)}</title>{DEMO if demo else ''}"
         '<meta name=viewport content="width=device-width,initial-scale=1"><link rel=icon href="data:,">'
-        f"<style>{_part('page.css')}</style></head><body>{_top(title, records, chapters, bool(sections))}"
-        f"<main id=main>{''.join(parts)}</main><footer>Made by osscl {escape(__version__)} from "
+        f"<style>{_part('page.css')}</style>{sprites_style(pictures.sprites)}</head>"
+        f"<body>{_top(title, records, chapters, bool(sections))}<main id=main>{''.join(parts)}</main>"
+        f"<footer>Made by osscl {escape(__version__)} from "
         f"{len(records)} records. Figures drawn by plotly.js (MIT licence), which is part of this file.</footer>"
         f"<script>{plotly_js()}</script><script>{_part('page.js')}</script></body></html>\n"
     )

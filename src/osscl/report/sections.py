@@ -18,7 +18,7 @@ from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_his
 from osscl.report.html import bar, cell, details, escape, figure, folding_table, legend, measured, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
 from osscl.report.tables import HEADLINE, beside, grouped, headline, headline_row
-from osscl.report.thumbnails import Strip, Tile
+from osscl.report.thumbnails import Sprite, Strip, Tile
 from osscl.report.timing import time_by_phase
 
 KINDS = {
@@ -150,7 +150,7 @@ def _panel(
     gate = ""
     if entry.gated:
         figures = [gate_over_time(chapter, entry), pass_rates(chapter, entry), score_histograms(chapter, entry)]
-        strip = _strip(entry.first, place, chapter.number, strips[entry.first.id])
+        strip = _strip(entry.first, strips[entry.first.id])
         gate = f"<h4 class=sub>The gate</h4><div class=two>{''.join(map(figure, figures))}</div>{strip}"
     return (
         f"<div class=panel id=panel-{chapter.number}-{place}><h3>{escape(entry.label)}</h3>"
@@ -158,22 +158,29 @@ def _panel(
     )
 
 
-def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
+def sprites_style(sprites: Sequence[Sprite]) -> str:
+    """The pictures of the page, each once."""
+    rules = (
+        f".{sprite.name}{{background-image:url({sprite.uri});"
+        f"background-size:{100 * sprite.across}% {100 * sprite.down}%}}"
+        for sprite in sprites
+    )
+    return f"<style>{''.join(rules)}</style>" if sprites else ""
+
+
+def _strip(run: RunRecord, strip: Strip) -> str:
     """The first few rows of U_t that the gate let in and kept out, at each step."""
     if strip.without_data:
         return f"<p class=note>{escape(NO_DATA)}</p>"
-    name = f"sprite-{number}-{place}"
-    style = f"<style>.{name}{{background-image:url({strip.sprite})}}</style>" if strip.sprite else ""
     rows = "".join(
-        f"<div><h5>step {row.step + 1}</h5>{_side('let in', row.let_in, name, strip)}"
-        f"{_side('kept out', row.kept_out, name, strip)}</div>"
+        f"<div><h5>step {row.step + 1}</h5>{_side('let in', row.let_in)}{_side('kept out', row.kept_out)}</div>"
         for row in strip.rows
     )
-    kinds = [kind for kind in KINDS if any(tile.kind == kind for row in strip.rows for tile in row.tiles)]
+    kinds = [kind for kind in KINDS if any(tile.kind == kind for tile in strip.tiles)]
     marks = "".join(f'<li><span class="tile key {kind}"></span>{kind}: {KINDS[kind]}</li>' for kind in kinds)
     missing = "Pictures are left out: they may take 0.5 MB of a page." if strip.left_out else _without_pictures(strip)
     return (
-        f"<section class='card strip'>{style}<h4>What it let in, what it kept out</h4><ul class=kinds>{marks}</ul>"
+        f"<section class='card strip'><h4>What it let in, what it kept out</h4><ul class=kinds>{marks}</ul>"
         f"<div class=rows>{rows}</div><p class=note>The first rows of each step's unlabelled images. "
         f"{escape(method_name(run))}, seed {run.spec.seed} (n=1), schedule {escape(run.spec.schedule.name)}. "
         f"{missing}</p></section>"
@@ -181,23 +188,24 @@ def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
 
 
 def _without_pictures(strip: Strip) -> str:
-    some = any(tile.place is None for row in strip.rows for tile in row.tiles)
+    some = any(tile.sprite is None for tile in strip.tiles)
     return "Where there is no picture, the data was not at hand when the page was made." if some else ""
 
 
-def _side(words: str, tiles: Sequence[Tile], name: str, strip: Strip) -> str:
-    drawn = "".join(_tile(tile, name, strip.places) for tile in tiles) or "<span class=missing>—</span>"
+def _side(words: str, tiles: Sequence[Tile]) -> str:
+    drawn = "".join(map(_tile, tiles)) or "<span class=missing>—</span>"
     return f"<div class=side><span class=words>{words}</span><span class=tiles>{drawn}</span></div>"
 
 
-def _tile(tile: Tile, name: str, places: int) -> str:
+def _tile(tile: Tile) -> str:
     words = f'role=img aria-label="{escape(tile.words)}" title="{escape(tile.words)}"'
-    if tile.place is None:
+    if tile.sprite is None:
         return f'<span class="tile blank {tile.kind}" {words}></span>'
-    across = 100 * tile.place / max(1, places - 1)
+    down, across = divmod(tile.place, tile.sprite.across)
+    left, top = 100 * across / max(1, tile.sprite.across - 1), 100 * down / max(1, tile.sprite.down - 1)
     return (
-        f'<span class="tile {tile.kind} {name}" {words} '
-        f'style="background-size:{100 * places}% 100%;background-position:{across:.4f}% 0"></span>'
+        f'<span class="tile {tile.kind} {tile.sprite.name}" {words} '
+        f'style="background-position:{left:.4f}% {top:.4f}%"></span>'
     )
 
 
