@@ -185,6 +185,15 @@ def test_rows_show_differences_with_n_and_a_dash_where_nothing_is_recorded():
     assert verdicts.counts(found(HELPS)) == "0 holds, 0 refuted, 1 undecided"
 
 
+def test_a_claim_that_several_schedules_speak_of_counts_once():
+    once, thrice = list(pairs(HELPS, [1.0], schedule=SHORT)), list(pairs(HELPS, [1.0, 2.0, 3.0]))
+    assert len(found(HELPS, *once, *thrice[:2])) == 2
+    assert verdicts.counts(found(HELPS, *once, *thrice[:2])) == "0 holds, 0 refuted, 1 undecided"
+    assert verdicts.counts(found(HELPS, *once, *thrice)) == "1 holds, 0 refuted, 0 undecided"
+    refuting = list(pairs(HELPS, [-1.0] * 3, schedule=SHORT))
+    assert verdicts.counts(found(HELPS, *refuting, *thrice)) == "1 holds, 0 refuted, 0 undecided"  # the longer tells
+
+
 TRIED = [{"schedule": SMOKE}, {"schedule": DEMO}, {"on": cell_on_demo}, {"on": cell_on_demo, "schedule": SHORT}]
 
 

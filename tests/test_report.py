@@ -362,6 +362,38 @@ def test_claims_without_a_pair_are_folded_away_whole():
     assert "1 of 2 claims of which no pair of runs is recorded" in folded
 
 
+def test_a_claim_counts_once_however_many_schedules_speak_of_it():
+    rows = [("L_sup helps", "holds", "+1"), ("L_sup helps", "undecided", "+2"), ("BYOL", "undecided", "—")]
+    page = titled_table(TableSection("Claims", ("claim", "verdict", "difference"), rows))
+    assert "1 of 2 claims of which no pair of runs is recorded" in page
+
+
+def test_cells_of_one_row_count_each():
+    rows = [("p05", "ursl", "—"), ("p05", "co2l", "—"), ("p05", "gd", "9.1")]
+    assert "2 of 3 cells" in titled_table(TableSection("T", ("row", "column", "ours"), rows))
+
+
+def test_what_a_claim_needs_is_a_line_of_its_comparison_and_no_row_of_dashes():
+    columns = ("claim", "verdict", "comparison", "difference")
+    rows = [
+        ("T-hat", "undecided (1 of 2)", "T5 3 − 1", "+9.1"),
+        ("", "", "T5 4 − 2", "+1.2"),
+        ("", "", "needs T5", "—"),
+    ]
+    page = table(TableSection("Claims", columns, rows))
+    assert page.count("<tr") == 3 and "—" not in page and ">(1 of 2)</span>" in page
+    assert '<th scope="row" rowspan="2">T-hat</th><td data-label="verdict" rowspan="2">' in page
+    assert '<tr class=more><td data-label="comparison">T5 4 − 2<span class=further>needs T5</span></td>' in page
+
+
+def test_columns_without_a_word_are_left_out_of_what_is_folded_away():
+    rows = [("L_sup helps", "undecided", "short", "+6.5 (n=1)"), ("BYOL", "undecided", "—", "—")]
+    folded = titled_table(TableSection("Claims", ("claim", "verdict", "schedule", "difference"), rows)).split(
+        "<details>"
+    )
+    assert "schedule" in folded[0] and "schedule" not in folded[1] and "difference" not in folded[1]
+
+
 def test_tables_with_hardly_a_number_of_ours_are_lines_to_be_opened(ursl):
     def told(title, *ours):
         return TableSection(title, ("row", "ours"), [(f"row {i}", value) for i, value in enumerate(ours)])

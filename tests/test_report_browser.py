@@ -12,8 +12,8 @@ from osscl.experiments.checkpoint import Options
 from osscl.experiments.demo import demo_specs
 from osscl.experiments.record import read_records
 from osscl.experiments.run import run
+from osscl.report.beside import sections_of
 from osscl.report.chapters import chapters_of
-from osscl.report.formats import TableSection
 from osscl.report.page import build_page
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium")
@@ -33,8 +33,7 @@ def pages(tmp_path_factory):
     """The page of all recorded runs, of those in one setting, and of a small demo with its pictures."""
     folder = tmp_path_factory.mktemp("pages")
     kept, _ = read_records(Path(__file__).parents[1] / "results" / "h200")
-    claims = TableSection("Claims", ("claim", "verdict"), [("each loss term helps", "undecided (n=1)")], "n=1")
-    (folder / "results.html").write_text(build_page(kept, sections=[claims]), encoding="utf-8")
+    (folder / "results.html").write_text(build_page(kept, sections=sections_of(kept)), encoding="utf-8")
     longest = max(chapters_of(kept), key=lambda chapter: len(chapter.entries))
     (folder / "setting.html").write_text(build_page([entry.first for entry in longest.entries]), encoding="utf-8")
     options = Options(out=folder / "runs", device="cpu", share_references=False)
@@ -73,6 +72,21 @@ def test_nothing_sticks_out_sideways(browser, pages, page, width):
         ".map(e => e.outerHTML.slice(0, 80))"
     )
     assert wide == []
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
+def test_tables_and_claims_beside_the_paper_are_read_without_scrolling(browser, pages, width):
+    browser.open(pages["results"], width)
+    browser.evaluate("document.querySelectorAll('#paper details, #claims details').forEach(box => box.open = true)")
+    tables = "[...document.querySelectorAll(':is(#paper, #claims) .scroll')]"
+    assert browser.evaluate(f"{tables}.length") > 10
+    wide = f"{tables}.filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.getAttribute('aria-label'))"
+    assert browser.evaluate(wide) == []
+    hidden = (
+        "[...document.querySelectorAll(':is(#paper, #claims) td:is([data-label=verdict], [data-label^=paper])')]"
+        ".filter(cell => cell.getBoundingClientRect().right > innerWidth || !cell.getBoundingClientRect().width)"
+    )
+    assert browser.evaluate(f"{hidden}.length") == 0
 
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])

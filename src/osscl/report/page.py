@@ -13,6 +13,7 @@ from osscl.report.formats import TableSection
 from osscl.report.html import escape
 from osscl.report.sections import (
     chapter_section,
+    claims_section,
     headline_section,
     method_section,
     runs_section,
@@ -41,7 +42,8 @@ def build_page(
         headline_section(records),
         method_section(),
         *(chapter_section(chapter, banks or {}, pictures.strips, folded=len(chapters) > FEW) for chapter in chapters),
-        tables_section(sections),
+        tables_section([one for one in sections if not is_claims(one)]),
+        claims_section([one for one in sections if is_claims(one)]),
         runs_section(records),
     ]
     return (
@@ -53,6 +55,10 @@ def build_page(
         f"{len(records)} records. Figures drawn by plotly.js (MIT licence), which is part of this file.</footer>"
         f"<script>{plotly_js()}</script><script>{_part('page.js')}</script></body></html>\n"
     )
+
+
+def is_claims(section: TableSection) -> bool:
+    return section.columns[0] == "claim"
 
 
 def is_demo_page(path: Path) -> bool:

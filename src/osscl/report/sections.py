@@ -74,6 +74,12 @@ def tables_section(sections: Sequence[TableSection]) -> str:
     return f"<section id=paper>{head}{''.join(cards)}{rest if scant else ''}</section>"
 
 
+def claims_section(claims: Sequence[TableSection]) -> str:
+    """What the paper says of its method, and what the records say of that."""
+    cards = "".join(f"<div class=card>{folding_table(one)}</div>" for one in claims)
+    return f"<section id=claims><h2>The paper's claims</h2>{cards}</section>" if claims else ""
+
+
 def chapter_section(
     chapter: Chapter, banks: Mapping[str, ImageBank], strips: Mapping[str, Strip], folded: bool = False
 ) -> str:
