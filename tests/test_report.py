@@ -19,6 +19,7 @@ from osscl.methods import CONFIGURATIONS
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
 from osscl.metrics import drops
 from osscl.report import thumbnails
+from osscl.report.beside import Beside
 from osscl.report.chapters import chapters_of
 from osscl.report.confusion import by_step, confusion
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves
@@ -325,7 +326,8 @@ def test_a_verdict_has_a_sign_beside_its_colour():
 
 
 def test_further_sections_reach_the_page(ursl):
-    page = build_page([ursl], sections=[TableSection("T2 <b>", ("cell", "verdict"), [("5 %", "reached")], "n=3")])
+    further = Beside(tables=[TableSection("T2 <b>", ("cell", "verdict"), [("5 %", "reached")] * 3, "n=3")])
+    page = build_page([ursl], beside=further)
     assert "T2 &lt;b&gt;" in page and 'class="badge good"' in page and "Beside the paper" in page
     assert "Beside the paper" not in build_page([ursl])
 
@@ -399,10 +401,10 @@ def test_tables_with_hardly_a_number_of_ours_are_lines_to_be_opened(ursl):
         return TableSection(title, ("row", "ours"), [(f"row {i}", value) for i, value in enumerate(ours)])
 
     tables = [told("T4", "27.3", "25.2", "20.8"), told("T5", "27.3", "37.0", "—")]
-    page = build_page([ursl], sections=tables)
+    page = build_page([ursl], beside=Beside(tables))
     assert "<h3>T4</h3>" in page and "<h3>T5</h3>" not in page
     assert "<summary>T5: 2 of 3 cells</summary>" in page
-    assert "numbers of ours</h3>" not in build_page([ursl], sections=tables[:1])
+    assert "numbers of ours</h3>" not in build_page([ursl], beside=Beside(tables[:1]))
 
 
 def test_a_page_of_many_settings_folds_the_insides_away(ursl):

@@ -26,7 +26,7 @@ def report(
     ] = None,
 ) -> None:  # fmt: skip
     """Make one page of records that opens from disk, or print their tables."""
-    from osscl.report.beside import sections_of
+    from osscl.report.beside import beside_paper
     from osscl.report.formats import FORMATS, as_text
     from osscl.report.page import build_page
     from osscl.report.tables import headline
@@ -43,7 +43,7 @@ def report(
         )
     records = records_in(places)
     if form == PAGE:
-        text = build_page(records, banks_of(records, data), sections_of(records))
+        text = build_page(records, banks_of(records, data), beside_paper(records))
     else:
         text = as_text([headline(records)], form)
     if target is None:

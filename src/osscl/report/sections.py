@@ -9,6 +9,8 @@ from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import describe_schedule, spec_to_plain
 from osscl.frozen import plain
 from osscl.methods.method import SMOKE
+from osscl.report import tables
+from osscl.report.beside import Beside
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.confusion import confusion
 from osscl.report.drawing import drawing, explanation
@@ -17,7 +19,7 @@ from osscl.report.formats import TableSection
 from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_histograms
 from osscl.report.html import bar, cell, details, escape, figure, folding_table, legend, measured, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
-from osscl.report.tables import HEADLINE, beside, grouped, headline, headline_row
+from osscl.report.tables import HEADLINE, grouped, headline, headline_row
 from osscl.report.thumbnails import Sprite, Strip, Tile
 from osscl.report.timing import time_by_phase
 
@@ -44,7 +46,7 @@ def headline_section(records: Sequence[RunRecord]) -> str:
 
 
 def _headline_row(runs: Sequence[RunRecord]) -> str:
-    theirs = beside(runs[0])
+    theirs = tables.beside(runs[0])
     drawn = bar(mean(run.final for run in runs), theirs[0] if theirs else None)
     cells = []
     for column, text in zip(HEADLINE, headline_row(runs), strict=True):
@@ -60,18 +62,23 @@ def method_section() -> str:
     )
 
 
-def tables_section(sections: Sequence[TableSection]) -> str:
-    """A card a table; those with hardly a number of ours are lines of one card, to be opened."""
-    if not sections:
-        return ""
-    scant = [one for one in sections if "ours" in one.columns and len(measured(one)[0]) < TELLING]
-    lines = "".join(
-        details(f"{one.title}: {len(measured(one)[0])} of {len(one.rows)} cells", folding_table(one)) for one in scant
+def paper_section(beside: Beside) -> str:
+    """A card a table; those with hardly a number of ours, and those that need no run, are lines to be opened."""
+    scant = [one for one in beside.tables if len(measured(one)[0]) < TELLING]
+    cards = [titled_table(one) for one in beside.tables if one not in scant]
+    drawn = f"<div class=two>{''.join(figure(one, 3) for one in beside.figures)}</div>" if beside.figures else ""
+    counted = {f"{one.title}: {len(measured(one)[0])} of {len(one.rows)} cells": one for one in scant}
+    notes = " ".join([BARS] * bool(beside.tables) + [beside.note] * bool(beside.note))
+    return (
+        f"<section id=paper><h2>Beside the paper</h2><p class=note>{escape(notes)}</p>{''.join(cards)}"
+        f"{_to_be_opened(f'Tables with fewer than {TELLING} numbers of ours', counted)}"
+        f"{_to_be_opened('Tables that need no run', {one.title: one for one in beside.values})}{drawn}</section>"
     )
-    rest = f"<div class='card runs'><h3>Tables with fewer than {TELLING} numbers of ours</h3>{lines}</div>"
-    cards = [titled_table(one) for one in sections if one not in scant]
-    head = f"<h2>Beside the paper</h2><p class=note>{BARS}</p>"
-    return f"<section id=paper>{head}{''.join(cards)}{rest if scant else ''}</section>"
+
+
+def _to_be_opened(title: str, folded: Mapping[str, TableSection]) -> str:
+    lines = "".join(details(name, folding_table(one)) for name, one in folded.items())
+    return f"<div class='card runs'><h3>{escape(title)}</h3>{lines}</div>" if folded else ""
 
 
 def claims_section(claims: Sequence[TableSection]) -> str:
