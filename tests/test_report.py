@@ -14,6 +14,7 @@ import torch
 
 from osscl.data.images import ImageBank, Labeled
 from osscl.experiments.record import KnownRecord, flaw_of, read_records
+from osscl.experiments.tables import cell_of
 from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
@@ -159,7 +160,18 @@ def test_the_papers_number_stands_beside_its_own_method_alone(ursl, method):
     assert ('class="bar marked"' in build_page([other])) == (theirs is not None)
 
 
-def test_the_papers_number_is_not_beside_an_ablation(ursl):
+@pytest.mark.parametrize("schedule", [PAPER, SHORT])
+def test_the_papers_number_is_beside_an_ablation_that_a_table_has(ursl, schedule):
+    cell = cell_of("T4", "without-td/ursl")
+    record = replace(ursl, spec=cell.spec(schedule, 0))
+    column = headline([record]).columns.index("the paper %")
+    assert headline([record]).rows[0][column] == "28.4 ± 0.7" and beside(record) == (28.4, 0.7)
+    assert paper_of(record) is None  # it is not URSL as it stands, whose mark a figure has
+    fewer = replace(ursl, spec=cell_of("T12", "1000-9000/ursl").spec(schedule, 0))
+    assert beside(fewer) == paper_of(fewer) == (21.0, 1.1)
+
+
+def test_the_papers_number_is_not_beside_an_ablation_that_no_table_has(ursl):
     for config in (CONFIGURATIONS["labels-only"], override(CONFIGURATIONS["ursl"], ["learner.gamma=0"])):
         other = replace(ursl, spec=replace(ursl.spec, method=config))
         assert beside(other) is paper_of(other) is None
