@@ -96,6 +96,11 @@ def test_tables_are_printed_or_written(osscl, tmp_path, form, begin):
     assert (tmp_path / "tables.txt").read_text() == shown
 
 
+def test_the_help_says_which_table_is_printed(osscl):
+    shown = " ".join(osscl("report", "--help")[1].replace("│", " ").split())
+    assert "latex: its headline table" in shown and "osscl table" in shown
+
+
 def test_without_plotly_the_report_says_what_it_needs(refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     refused("report", RESULTS, words="pip install plotly")

@@ -1,4 +1,4 @@
-"""`osscl report`: records as one page, or as tables."""
+"""`osscl report`: records as one page, or as the headline table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from osscl.experiments.record import RunRecord
 
 PAGE = "html"
+FORMAT = "html: the page. markdown, csv, latex: its headline table; osscl table and osscl claims print the others so."
 
 
 def report(
     places: Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, or records.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html; tables: the screen.")] = None,
-    form: Annotated[str, typer.Option("--format", help="html (a page), markdown, csv, latex (the tables).")] = PAGE,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html; a table: the screen.")] = None,
+    form: Annotated[str, typer.Option("--format", help=FORMAT)] = PAGE,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file that --out names.")] = False,
     data: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where data lies, for pictures; else $OSSCL_DATA, else the cache."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Make one page of records that opens from disk, or print their tables."""
+    """Make one page of records that opens from disk, or print its headline table."""
     from osscl.report.beside import beside_paper
     from osscl.report.formats import FORMATS, as_text
     from osscl.report.page import build_page
