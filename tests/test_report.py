@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from osscl.data.images import ImageBank, Labeled
-from osscl.experiments.record import KnownRecord, flaw_of, read_records
+from osscl.experiments.record import KnownRecord, Session, flaw_of, read_records
 from osscl.experiments.tables import cell_of
 from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS
@@ -251,6 +251,28 @@ def test_a_run_that_shared_its_device_has_no_bar(kept):
     figure = time_by_phase(one_chapter(first, shared))
     assert [len(trace["x"]) for trace in figure.plots[0]["data"]] == [1] * len(figure.keys)
     assert time_by_phase(one_chapter(shared)) is None
+
+
+def test_runs_without_a_bar_are_counted_and_the_reason_is_told(kept):
+    first, second = [record for record in kept if record.spec.scenario.main == "cifar10"]
+    shared = replace(second, made_by=replace(second.made_by, shared_device=True))
+    assert "Not timed" not in time_by_phase(one_chapter(first, second)).caption
+    words = "Not timed: 1 with other work on the device, of 2 runs."
+    assert time_by_phase(one_chapter(first, shared)).caption.endswith(words)
+    part = Session("commit", "another", "2")
+    moved = replace(first, made_by=replace(first.made_by, earlier=(part,)))
+    page = build_page([moved, shared])
+    assert "Time by phase</h3>" not in page
+    words = "Not timed: 1 with other work on the device and 1 begun on another device, of 2 runs."
+    assert f"<p class=note>Time by phase is not drawn. {words}</p>" in page
+
+
+def test_a_bar_is_the_mean_of_the_runs_that_are_timed(ursl):
+    other = at_seed(ursl, 1)
+    shared = replace(other, made_by=replace(other.made_by, shared_device=True))
+    figure = time_by_phase(one_chapter(ursl, shared))
+    assert figure.table.rows == time_by_phase(one_chapter(ursl)).table.rows
+    assert "ursl · seed 0 (n=1)" in figure.table.rows[0]
 
 
 def test_plotly_accepts_every_figure(kept):

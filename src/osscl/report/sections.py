@@ -21,7 +21,7 @@ from osscl.report.html import bar, cell, details, escape, figure, folding_table,
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
 from osscl.report.tables import HEADLINE, grouped, headline, headline_row
 from osscl.report.thumbnails import Sprite, Strip, Tile
-from osscl.report.timing import time_by_phase
+from osscl.report.timing import time_by_phase, untimed_words
 
 KINDS = {
     "seen": "of a class met", "unseen": "of a class to come", "main": "of the main set", "foreign": "of another set",
@@ -92,15 +92,23 @@ def chapter_section(
 ) -> str:
     """One setting: all methods together, then a look inside each, folded away where a page has many settings."""
     compared = [accuracy_curves(chapter), forgetting_curves(chapter)]
-    timed = time_by_phase(chapter)
     drawn = "".join(figure(one, 3) for one in compared if one is not None)
     panels = "".join(_panel(chapter, i, entry, banks, strips) for i, entry in enumerate(chapter.entries))
     inside = f"<div class=panels>{_chooser(chapter)}{panels}</div>"
     return (
         f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_banner(chapter)}"
-        f"{_facts(chapter)}{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed, 3) if timed else ''}"
+        f"{_facts(chapter)}{legend(keys_of(chapter))}<div class=two>{drawn}</div>{_timing(chapter)}"
         f"{details(INSIDE, inside, 'inside') if folded else inside}</section>"
     )
+
+
+def _timing(chapter: Chapter) -> str:
+    """The figure, or a line on why there is none."""
+    drawn = time_by_phase(chapter)
+    if drawn is not None:
+        return figure(drawn, 3)
+    why = untimed_words(chapter)
+    return f"<p class=note>Time by phase is not drawn.{escape(why)}</p>" if why else ""
 
 
 def _chapter_title(chapter: Chapter) -> str:
