@@ -12,7 +12,7 @@ from osscl.experiments.stated import CLAIMS
 from osscl.experiments.tables import cell_of
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE, PhaseReport, Schedule
 from osscl.report import verdicts
-from osscl.report.beside import sections_of
+from osscl.report.beside import beside_paper, sections_of
 from osscl.report.curves import auroc, over_time, rows, svg
 
 HELPS = Claim("L_TD helps", (compare("T4", "all-losses/ursl", "without-td/ursl"),))
@@ -185,6 +185,15 @@ def test_rows_show_differences_with_n_and_a_dash_where_nothing_is_recorded():
     assert verdicts.counts(found(HELPS)) == "0 holds, 0 refuted, 1 undecided"
 
 
+def test_a_claim_that_several_schedules_speak_of_counts_once():
+    once, thrice = list(pairs(HELPS, [1.0], schedule=SHORT)), list(pairs(HELPS, [1.0, 2.0, 3.0]))
+    assert len(found(HELPS, *once, *thrice[:2])) == 2
+    assert verdicts.counts(found(HELPS, *once, *thrice[:2])) == "0 holds, 0 refuted, 1 undecided"
+    assert verdicts.counts(found(HELPS, *once, *thrice)) == "1 holds, 0 refuted, 0 undecided"
+    refuting = list(pairs(HELPS, [-1.0] * 3, schedule=SHORT))
+    assert verdicts.counts(found(HELPS, *refuting, *thrice)) == "1 holds, 0 refuted, 0 undecided"  # the longer tells
+
+
 TRIED = [{"schedule": SMOKE}, {"schedule": DEMO}, {"on": cell_on_demo}, {"on": cell_on_demo, "schedule": SHORT}]
 
 
@@ -291,6 +300,35 @@ def test_a_page_of_trials_has_no_claims(how):
     real = [*pairs(HELPS, [1.0] * 3), *pairs(HELPS, [-9.0] * 3, **how)]
     claims = sections_of(real)[-1]
     assert claims.note.startswith(f"1 holds, 0 refuted, {len(CLAIMS) - 1} undecided") and claims.rows[0][1] == "holds"
+
+
+def test_a_page_has_tables_of_values_figures_and_a_line_on_what_is_not_recorded():
+    f1 = record(cell_of("F1", "9000-9000/ursl"), 0, 30.0)  # as well a cell of T2, T4 and more
+    shown = beside_paper([f1])
+    assert [table.title[:3] for table in shown.values] == ["T7:", "T8:"]
+    (figure,) = shown.figures
+    assert figure.title.startswith("F1: ") and "schedule paper" in figure.title and "seed 0, n=1" in figure.caption
+    drawn = [trace["y"] for trace in figure.plots[0]["data"]]
+    assert drawn == [[0.5, 0.7], [round(step.gate.precision, 4) for step in f1.steps]]
+    assert figure.plots[0]["data"][0]["x"] == [1, 2]  # classes seen
+    assert shown.note == "Not recorded: T1, T3, T9, T14, T15, T17, F2."
+
+
+@pytest.mark.parametrize("how", TRIED, ids=named)
+def test_a_page_of_trials_says_why_it_has_no_claims(how):
+    tried = beside_paper(list(pairs(HELPS, [1.0], **how)))
+    assert not tried.values and "The paper's claims are left out: " in tried.note
+    only_data = [replace(one, spec=replace(one.spec, scenario=replace(one.spec.scenario, memory=777)))
+                 for one in pairs(HELPS, [1.0], **how)]  # fmt: skip
+    none = beside_paper([replace(one, id=one.spec.id) for one in only_data])
+    assert not none.tables and none.note.startswith("The paper's tables and claims are left out: these runs are on")
+
+
+def test_a_page_of_runs_that_no_table_has_says_so():
+    (one, *_) = pairs(HELPS, [1.0])
+    spec = replace(one.spec, scenario=replace(one.spec.scenario, memory=777))
+    note = beside_paper([replace(one, id=spec.id, spec=spec)]).note
+    assert note == "The paper's tables and claims are left out: none of these runs makes a cell of a table."
 
 
 def test_claims_are_about_the_ablations_scenario():

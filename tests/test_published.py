@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from osscl.experiments.published import published
 from osscl.experiments.search import CHOSEN, chosen_rows, search_rows
 from osscl.experiments.space import PAPER as SPACE
 from osscl.experiments.spec import configuration
-from osscl.experiments.tables import FIGURES, TABLES
+from osscl.experiments.tables import FIGURES, TABLES, published_of
 from osscl.frozen import flat, plain
 from osscl.methods.method import PAPER
 
@@ -306,11 +305,40 @@ def test_every_number_of_the_page_is_carried():
 def test_names_are_unique_and_a_scenario_finds_its_number():
     assert len({(id, cell.name) for id, cell in EVERY}) == len(EVERY)
     ursl = configuration("ursl")
-    assert published(named("T2", "p10-cifar10/ursl").scenario, ursl) == (37.5, 0.4)
-    assert published(named("T10", "only-supervised/ursl").scenario, ursl) is None
+    assert published_of(named("T2", "p10-cifar10/ursl").scenario, ursl) == (37.5, 0.4)
+    assert published_of(named("T10", "only-supervised/ursl").scenario, ursl) is None
 
 
 def test_a_number_stands_beside_the_run_of_its_cell_and_no_other():
     cell = named("T2", "all-labels/icarl")
-    assert published(cell.scenario, cell.spec(PAPER, 0).method) == (34.4, 0.8)
-    assert published(cell.scenario, configuration("icarl")) is None  # another rate than the cell's
+    assert published_of(cell.scenario, cell.spec(PAPER, 0).method) == (34.4, 0.8)
+    assert published_of(cell.scenario, configuration("icarl")) is None  # another rate than the cell's
+
+
+@pytest.mark.parametrize(
+    ("table", "cell", "theirs"),
+    [
+        ("T4", "without-sup/ursl", (25.7, 0.2)),
+        ("T5", "variant2/ursl", (24.5, 0.4)),
+        ("T10", "only-unrelated/ursl", (19.6, 0.5)),
+        ("T11", "25-percent/ursl", (24.9, 0.6)),
+        ("T12", "1000-9000/ursl", (21.0, 1.1)),
+        ("T15", "rainbow/ursl", (72.5, 0.6)),
+        ("T18", "byol/ursl", (32.3, 0.8)),
+    ],
+)
+def test_an_ablation_finds_its_number_and_minutes_are_no_accuracy(table, cell, theirs):
+    found = named(table, cell)
+    assert published_of(found.scenario, found.spec(PAPER, 0).method) == theirs
+    elsewhere = named("T2", "p10-cifar10/ursl").scenario
+    if found.changes:
+        assert published_of(elsewhere, found.spec(PAPER, 0).method) is None
+
+
+def test_tables_that_share_a_cell_agree_on_its_number_but_where_the_paper_does_not():
+    """One setting of T3 is printed twice, as 15.1 and 15.0."""
+    numbers = {}
+    for _, cell in EVERY:
+        if cell.published is not None and cell.measure == "accuracy":
+            numbers.setdefault(cell.spec(PAPER, 0).id, set()).add((cell.published.mean, cell.published.std))
+    assert [shared for shared in numbers.values() if len(shared) > 1] == [{(15.1, 0.7), (15.0, 0.7)}]

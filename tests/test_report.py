@@ -1,5 +1,6 @@
 """The report is a function of records: what it says is what they hold, and nothing in them can break it."""
 
+import base64
 import csv
 import io
 import json
@@ -7,16 +8,19 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from osscl.data.images import ImageBank, Labeled
-from osscl.experiments.record import KnownRecord, flaw_of, read_records
+from osscl.experiments.record import KnownRecord, Session, flaw_of, read_records
+from osscl.experiments.tables import cell_of
 from osscl.frozen import override
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE
 from osscl.metrics import drops
 from osscl.report import thumbnails
+from osscl.report.beside import Beside
 from osscl.report.chapters import chapters_of
 from osscl.report.confusion import by_step, confusion
 from osscl.report.figures import accuracy_curves, accuracy_matrix, forgetting_curves
@@ -156,7 +160,18 @@ def test_the_papers_number_stands_beside_its_own_method_alone(ursl, method):
     assert ('class="bar marked"' in build_page([other])) == (theirs is not None)
 
 
-def test_the_papers_number_is_not_beside_an_ablation(ursl):
+@pytest.mark.parametrize("schedule", [PAPER, SHORT])
+def test_the_papers_number_is_beside_an_ablation_that_a_table_has(ursl, schedule):
+    cell = cell_of("T4", "without-td/ursl")
+    record = replace(ursl, spec=cell.spec(schedule, 0))
+    column = headline([record]).columns.index("the paper %")
+    assert headline([record]).rows[0][column] == "28.4 ± 0.7" and beside(record) == (28.4, 0.7)
+    assert paper_of(record) is None  # it is not URSL as it stands, whose mark a figure has
+    fewer = replace(ursl, spec=cell_of("T12", "1000-9000/ursl").spec(schedule, 0))
+    assert beside(fewer) == paper_of(fewer) == (21.0, 1.1)
+
+
+def test_the_papers_number_is_not_beside_an_ablation_that_no_table_has(ursl):
     for config in (CONFIGURATIONS["labels-only"], override(CONFIGURATIONS["ursl"], ["learner.gamma=0"])):
         other = replace(ursl, spec=replace(ursl.spec, method=config))
         assert beside(other) is paper_of(other) is None
@@ -236,6 +251,28 @@ def test_a_run_that_shared_its_device_has_no_bar(kept):
     figure = time_by_phase(one_chapter(first, shared))
     assert [len(trace["x"]) for trace in figure.plots[0]["data"]] == [1] * len(figure.keys)
     assert time_by_phase(one_chapter(shared)) is None
+
+
+def test_runs_without_a_bar_are_counted_and_the_reason_is_told(kept):
+    first, second = [record for record in kept if record.spec.scenario.main == "cifar10"]
+    shared = replace(second, made_by=replace(second.made_by, shared_device=True))
+    assert "Not timed" not in time_by_phase(one_chapter(first, second)).caption
+    words = "Not timed: 1 with other work on the device, of 2 runs."
+    assert time_by_phase(one_chapter(first, shared)).caption.endswith(words)
+    part = Session("commit", "another", "2")
+    moved = replace(first, made_by=replace(first.made_by, earlier=(part,)))
+    page = build_page([moved, shared])
+    assert "Time by phase</h3>" not in page
+    words = "Not timed: 1 with other work on the device and 1 begun on another device, of 2 runs."
+    assert f"<p class=note>Time by phase is not drawn. {words}</p>" in page
+
+
+def test_a_bar_is_the_mean_of_the_runs_that_are_timed(ursl):
+    other = at_seed(ursl, 1)
+    shared = replace(other, made_by=replace(other.made_by, shared_device=True))
+    figure = time_by_phase(one_chapter(ursl, shared))
+    assert figure.table.rows == time_by_phase(one_chapter(ursl)).table.rows
+    assert "ursl · seed 0 (n=1)" in figure.table.rows[0]
 
 
 def test_plotly_accepts_every_figure(kept):
@@ -323,7 +360,8 @@ def test_a_verdict_has_a_sign_beside_its_colour():
 
 
 def test_further_sections_reach_the_page(ursl):
-    page = build_page([ursl], sections=[TableSection("T2 <b>", ("cell", "verdict"), [("5 %", "reached")], "n=3")])
+    further = Beside(tables=[TableSection("T2 <b>", ("cell", "verdict"), [("5 %", "reached")] * 3, "n=3")])
+    page = build_page([ursl], beside=further)
     assert "T2 &lt;b&gt;" in page and 'class="badge good"' in page and "Beside the paper" in page
     assert "Beside the paper" not in build_page([ursl])
 
@@ -360,15 +398,47 @@ def test_claims_without_a_pair_are_folded_away_whole():
     assert "1 of 2 claims of which no pair of runs is recorded" in folded
 
 
+def test_a_claim_counts_once_however_many_schedules_speak_of_it():
+    rows = [("L_sup helps", "holds", "+1"), ("L_sup helps", "undecided", "+2"), ("BYOL", "undecided", "—")]
+    page = titled_table(TableSection("Claims", ("claim", "verdict", "difference"), rows))
+    assert "1 of 2 claims of which no pair of runs is recorded" in page
+
+
+def test_cells_of_one_row_count_each():
+    rows = [("p05", "ursl", "—"), ("p05", "co2l", "—"), ("p05", "gd", "9.1")]
+    assert "2 of 3 cells" in titled_table(TableSection("T", ("row", "column", "ours"), rows))
+
+
+def test_what_a_claim_needs_is_a_line_of_its_comparison_and_no_row_of_dashes():
+    columns = ("claim", "verdict", "comparison", "difference")
+    rows = [
+        ("T-hat", "undecided (1 of 2)", "T5 3 − 1", "+9.1"),
+        ("", "", "T5 4 − 2", "+1.2"),
+        ("", "", "needs T5", "—"),
+    ]
+    page = table(TableSection("Claims", columns, rows))
+    assert page.count("<tr") == 3 and "—" not in page and ">(1 of 2)</span>" in page
+    assert '<th scope="row" rowspan="2">T-hat</th><td data-label="verdict" rowspan="2">' in page
+    assert '<tr class=more><td data-label="comparison">T5 4 − 2<span class=further>needs T5</span></td>' in page
+
+
+def test_columns_without_a_word_are_left_out_of_what_is_folded_away():
+    rows = [("L_sup helps", "undecided", "short", "+6.5 (n=1)"), ("BYOL", "undecided", "—", "—")]
+    folded = titled_table(TableSection("Claims", ("claim", "verdict", "schedule", "difference"), rows)).split(
+        "<details>"
+    )
+    assert "schedule" in folded[0] and "schedule" not in folded[1] and "difference" not in folded[1]
+
+
 def test_tables_with_hardly_a_number_of_ours_are_lines_to_be_opened(ursl):
     def told(title, *ours):
         return TableSection(title, ("row", "ours"), [(f"row {i}", value) for i, value in enumerate(ours)])
 
     tables = [told("T4", "27.3", "25.2", "20.8"), told("T5", "27.3", "37.0", "—")]
-    page = build_page([ursl], sections=tables)
+    page = build_page([ursl], beside=Beside(tables))
     assert "<h3>T4</h3>" in page and "<h3>T5</h3>" not in page
     assert "<summary>T5: 2 of 3 cells</summary>" in page
-    assert "numbers of ours</h3>" not in build_page([ursl], sections=tables[:1])
+    assert "numbers of ours</h3>" not in build_page([ursl], beside=Beside(tables[:1]))
 
 
 def test_a_page_of_many_settings_folds_the_insides_away(ursl):
@@ -448,22 +518,72 @@ def banks(ursl):
     return made
 
 
+def with_own_pictures(run, seed):
+    """The same run at another seed, whose unlabelled rows are others."""
+    shift = 100 * seed
+
+    def moved(side):
+        return tuple((name, (row + shift) % 50000) for name, row in side)
+
+    steps = tuple(
+        replace(s, gate=replace(s.gate, let_in=moved(s.gate.let_in), kept_out=moved(s.gate.kept_out)))
+        for s in run.steps
+    )
+    return replace(at_seed(run, seed), steps=steps)
+
+
+def shown_steps(strip):
+    return [row.step for row in strip.rows if any(tile.sprite for tile in row.tiles)]
+
+
 def test_all_pictures_together_stay_within_half_a_megabyte(ursl, banks):
-    runs = [at_seed(ursl, seed) for seed in range(12)]
-    strips = thumbnails.strips_of(runs, banks)
-    assert 0 < sum(len(strip.sprite) for strip in strips.values()) <= 500_000
-    assert len(strips) == 12 and all(strip.rows for strip in strips.values())
+    pictures = thumbnails.strips_of([with_own_pictures(ursl, seed) for seed in range(12)], banks)
+    assert 400_000 < sum(len(sprite.uri) for sprite in pictures.sprites) <= 500_000
+    assert len(pictures.strips) == 12 and all(strip.rows for strip in pictures.strips.values())
+
+
+def test_a_picture_that_several_runs_show_is_stored_once(ursl, banks):
+    (one,) = thumbnails.strips_of([ursl], banks).sprites
+    pictures = thumbnails.strips_of([at_seed(ursl, seed) for seed in range(40)], banks)
+    assert pictures.sprites == (one,)
+    assert all(shown_steps(strip) == list(range(len(ursl.steps))) for strip in pictures.strips.values())
+
+
+def test_where_room_is_scarce_the_papers_schedule_and_named_methods_come_first(ursl, banks):
+    short = replace(ursl, spec=replace(ursl.spec, schedule=SHORT))
+    ablation = replace(ursl, spec=replace(ursl.spec, method=override(ursl.spec.method, ["learner.gamma=0"])))
+    runs = [with_own_pictures(run, seed) for seed, run in enumerate([short, ablation, ursl])]
+    assert [run.spec.seed for run in sorted(runs, key=thumbnails.importance)] == [2, 1, 0]
+    for budget, steps in ((25_000, [0, 0, 3]), (45_000, [0, 3, 3]), (65_000, [3, 3, 3]), (10**9, [5, 5, 5])):
+        pictures = thumbnails.strips_of(runs, banks, budget)
+        assert [len(shown_steps(pictures.strips[run.id])) for run in runs] == steps
+        assert [pictures.strips[run.id].left_out for run in runs] == [not some for some in steps]
+
+
+def test_pictures_of_different_sizes_lie_in_different_sprites(ursl, banks):
+    small = banks["cifar100"]
+    grey = replace(small, train=Labeled(small.train.images[:, :1, :16, :16], small.train.labels))
+    pictures = thumbnails.strips_of([ursl], {**banks, "cifar100": grey})
+    assert {sprite.uri[:15] for sprite in pictures.sprites} == {"data:image/jpeg", "data:image/png;"}
 
 
 def test_a_picture_is_the_row_that_the_record_names(ursl, banks):
-    strip = thumbnails.strip_of(ursl, banks, budget=10**9)
-    first, step = strip.rows[0], ursl.steps[0]
+    from PIL import Image
+
+    pictures = thumbnails.strips_of([ursl], banks, budget=10**9)
+    first, step = pictures.strips[ursl.id].rows[0], ursl.steps[0]
+    (sprite,) = pictures.sprites
+    sheet = torch.tensor(np.array(Image.open(io.BytesIO(base64.b64decode(sprite.uri.partition(",")[2])))))
     for tile, (name, row) in zip(first.let_in, step.gate.let_in, strict=True):
         label = int(banks[name].train.labels[row])
         seen = label in step.new_classes
         kind = "foreign" if name != "cifar10" else "seen" if seen else "unseen"
         assert (tile.kind, tile.words) == (kind, f"{name}-{label} ({kind}; {name}, row {row})")
-    assert strip.sprite.startswith("data:image/jpeg;base64,") and strip.places == 16 * len(ursl.steps)
+        down, across = divmod(tile.place, sprite.across)
+        drawn = sheet[32 * down : 32 * down + 32, 32 * across : 32 * across + 32].permute(2, 0, 1).float()
+        distance = [(drawn - banks[name].train.images[other].float()).abs().mean() for other in (row, row + 1)]
+        assert distance[0] < distance[1] - 10  # as far as a JPEG of noise can be itself
+    assert sprite.uri.startswith("data:image/jpeg;base64,") and len(pictures.strips[ursl.id].tiles) == 80
 
 
 def test_without_the_data_one_line_says_how_to_see_the_pictures(ursl, banks):
@@ -474,6 +594,7 @@ def test_without_the_data_one_line_says_how_to_see_the_pictures(ursl, banks):
 
 def test_other_data_under_the_same_name_gives_no_pictures(ursl, banks):
     other = {name: replace(bank, content="other") for name, bank in banks.items()}
-    strip = thumbnails.strip_of(ursl, other, budget=10**9)
-    assert strip.sprite == "" and all(tile.place is None for row in strip.rows for tile in row.let_in)
+    pictures = thumbnails.strips_of([ursl], other)
+    strip = pictures.strips[ursl.id]
+    assert pictures.sprites == () and all(tile.sprite is None for tile in strip.tiles) and strip.without_data
     assert {tile.kind for row in strip.rows for tile in row.let_in} == {"main", "foreign"}

@@ -96,6 +96,11 @@ def test_tables_are_printed_or_written(osscl, tmp_path, form, begin):
     assert (tmp_path / "tables.txt").read_text() == shown
 
 
+def test_the_help_says_which_table_is_printed(osscl):
+    shown = " ".join(osscl("report", "--help")[1].replace("│", " ").split())
+    assert "latex: its headline table" in shown and "osscl table" in shown
+
+
 def test_without_plotly_the_report_says_what_it_needs(refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     refused("report", RESULTS, words="pip install plotly")
@@ -106,6 +111,7 @@ def test_the_demo_ends_with_its_report_and_spares_other_files(osscl, tmp_path):
     page = tmp_path / "runs" / "report.html"
     assert code == 0 and "report:     runs/report.html" in shown
     assert page.stat().st_size < 6_000_000
+    assert "The paper&#x27;s tables and claims are left out: these runs are on the demo&#x27;s data" in page.read_text()
     assert "data:image/png;base64," in page.read_text()  # digits and letters are always at hand
     page.write_text(page.read_text().replace("Digits among letters", "An older page"))
     assert osscl("demo", "--smallest", "--out", "runs")[0] == 0  # the runs are finished; the page is the demo's own

@@ -1,4 +1,4 @@
-"""`osscl report`: records as one page, or as tables."""
+"""`osscl report`: records as one page, or as the headline table."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +13,21 @@ if TYPE_CHECKING:
     from osscl.experiments.record import RunRecord
 
 PAGE = "html"
+FORMAT = "html: the page. markdown, csv, latex: its headline table; osscl table and osscl claims print the others so."
 
 
 def report(
     places: Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, or records.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html; tables: the screen.")] = None,
-    form: Annotated[str, typer.Option("--format", help="html (a page), markdown, csv, latex (the tables).")] = PAGE,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html; a table: the screen.")] = None,
+    form: Annotated[str, typer.Option("--format", help=FORMAT)] = PAGE,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file that --out names.")] = False,
     data: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where data lies, for pictures; else $OSSCL_DATA, else the cache."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Make one page of records that opens from disk, or print their tables."""
-    from osscl.report.beside import sections_of
+    """Make one page of records that opens from disk, or print its headline table."""
+    from osscl.report.beside import beside_paper
     from osscl.report.formats import FORMATS, as_text
     from osscl.report.page import build_page
     from osscl.report.tables import headline
@@ -43,7 +44,7 @@ def report(
         )
     records = records_in(places)
     if form == PAGE:
-        text = build_page(records, banks_of(records, data), sections_of(records))
+        text = build_page(records, banks_of(records, data), beside_paper(records))
     else:
         text = as_text([headline(records)], form)
     if target is None:

@@ -2,7 +2,6 @@
 
 from osscl.experiments.cells import Cell, Note, Published, Table, with_plus
 from osscl.experiments.spec import EXPERIMENTS
-from osscl.methods.method import PAPER
 from osscl.stream.scenario import ScenarioSpec
 
 COLUMNS = ("co2l", "co2l-j", "co2l-p", "gd", "dm", "ursl")
@@ -52,13 +51,6 @@ def main_table(
         cells.append(Cell("all-labels", column, everything, column, changes, Published(*pair)))
     sizes = ", ".join(f"P={share:g} |M|={memory}" for share, memory in dict.fromkeys(row[:2] for row in rows))
     return Table(id, "methods", with_plus(cells), (LABELS_ALONE,), of_paper, f" on {main}: {sizes}")
-
-
-def published(scenario: ScenarioSpec, method: object) -> Pair | None:
-    """Mean and std that these tables have of a method, by its fields, in a scenario; None: there is no such cell."""
-    cells = [cell for table in (T1, T2, T3) for cell in table.cells if cell.scenario == scenario]
-    found = next((cell.published for cell in cells if cell.spec(PAPER, 0).method == method), None)
-    return None if found is None else (found.mean, found.std or 0.0)
 
 
 T1 = main_table(

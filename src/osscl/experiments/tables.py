@@ -1,12 +1,16 @@
 """Every table and figure of the paper by its name, and the cells that a user picks."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from osscl.errors import unknown
 from osscl.experiments import ablations, published, search
-from osscl.experiments.cells import Cell, Note, Table
+from osscl.experiments.cells import Cell, Note, Published, Table
+from osscl.experiments.published import Pair
+from osscl.methods.method import PAPER
+from osscl.stream.scenario import ScenarioSpec
 
 OURS = "URSL's cells run ursl: the paper's algorithm; optimisers, projector and head are ours (T8), and so is ursl-plus"
 
@@ -54,3 +58,21 @@ def _matches(cell: Cell, pattern: str) -> bool:
 def cell_of(table: str, name: str) -> Cell:
     """A cell of the paper by its table and name."""
     return next(cell for cell in {**TABLES, **FIGURES}[table].cells if cell.name == name)
+
+
+def published_of(scenario: ScenarioSpec, method: object) -> Pair | None:
+    """Mean and std that the paper has of a method, by its fields, in a scenario; None: no table has such a cell."""
+    alike = (theirs for known, theirs in _published_methods().get(scenario, ()) if known == method)
+    found = next(alike, None)
+    return None if found is None else (found.mean, found.std or 0.0)
+
+
+@functools.cache
+def _published_methods() -> dict[ScenarioSpec, list[tuple[object, Published]]]:
+    """Every accuracy that the paper prints, by its scenario, the first tables first."""
+    made: dict[ScenarioSpec, list[tuple[object, Published]]] = {}
+    for table in TABLES.values():
+        for cell in table.cells:
+            if cell.published is not None and cell.measure == "accuracy":
+                made.setdefault(cell.scenario, []).append((cell.spec(PAPER, 0).method, cell.published))
+    return made

@@ -7,6 +7,8 @@ from statistics import mean, pstdev
 
 from osscl.experiments.record import GateRecord, RunRecord
 from osscl.report.formats import DASH, TableSection
+from osscl.report.paper import sentences
+from osscl.report.plots import BAND, Figure, Key, axis, curve, plot
 
 HEADER = ("seen classes", "AUROC, related against foreign", "precision", "n")
 WIDTH, HEIGHT, LEFT, TOP = 300, 200, 50, 70  # of a panel, and of what is left for words
@@ -50,7 +52,7 @@ def over_time(records: Sequence[RunRecord], value: Callable[[GateRecord], float 
 def section(title: str, said: str, notes: Sequence[str], records: Sequence[RunRecord]) -> TableSection:
     """Both curves as numbers; `said` names schedule and seeds."""
     about = f"Means over seeds, ± population std; {said}. Precision: share of U-hat that is of the main set."
-    return TableSection(title, HEADER, rows(records) or [(DASH, DASH, DASH, "0")], "\n".join([about, *notes]))
+    return TableSection(title, HEADER, rows(records) or [(DASH, DASH, DASH, "0")], sentences([about, *notes]))
 
 
 def rows(records: Sequence[RunRecord]) -> list[tuple[str, ...]]:
@@ -68,6 +70,20 @@ def words(point: Point) -> str:
     if point.mean is None:
         return DASH
     return f"{point.mean:.3f}" + (f" ± {point.std:.3f}" if len(point.values) > 1 else "")
+
+
+def figure(title: str, said: str, notes: Sequence[str], records: Sequence[RunRecord]) -> Figure:
+    """Both curves in one figure of a page."""
+    told = section(title, said, notes, records)
+    classes = [point.classes for point in over_time(records, auroc)]
+    keys = (Key(HEADER[1], 0), Key(HEADER[2], 1))
+    data = []
+    for key, value in zip(keys, (auroc, precision), strict=True):
+        by_seed = [[None if step.gate is None else value(step.gate) for step in run.steps] for run in records]
+        data += curve(key, classes, by_seed, f"%{{x}} classes: {key.name} %{{y:.3f}}")
+    drawn = plot(data, xaxis=axis("classes seen", tickvals=classes), yaxis=axis("", range=[0, 1.02]))
+    caption = f"{told.note} {BAND}" if len(records) > 1 else told.note
+    return Figure(title, caption, (drawn,), told, height=340, keys=keys)
 
 
 def svg(title: str, said: str, records: Sequence[RunRecord]) -> str:

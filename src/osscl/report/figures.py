@@ -6,11 +6,10 @@ from typing import Any
 from osscl.metrics import drops
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.formats import TableSection
-from osscl.report.plots import Figure, Key, axis, curve, mean_and_range, plot, rounded, shown, step_axis
+from osscl.report.plots import BAND, Figure, Key, axis, curve, mean_and_range, plot, rounded, shown, step_axis
 
 MOST_NUMBERS = 12  # rows and columns of a heat map that still has numbers in its cells
 HEAT = [[i / 4, f"@heat-{i}"] for i in range(5)]
-BAND = "Line: mean over seeds; band: lowest to highest seed."
 
 
 def keys_of(chapter: Chapter) -> tuple[Key, ...]:

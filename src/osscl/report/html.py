@@ -12,7 +12,9 @@ from osscl.report.plots import Figure, Key
 
 SYMBOLS = ("UR", "SL", "U", "T", "L", "τ")
 UNMEASURED = {"ours": "cells without a number of ours", "difference": "claims of which no pair of runs is recorded"}
+NAMED_BY = {"ours": 2, "difference": 1}  # how many of the first columns tell one thing counted from another
 Rows = list[tuple[str, ...]]
+Lines = list[str]  # of one cell
 GOOD, BAD, OPEN = ("reached", "holds"), ("short by", "refuted"), ("undecided", "not run", "not timed")
 
 
@@ -34,20 +36,55 @@ def as_json(value: object) -> str:
 def table(section: TableSection, css: str = "") -> str:
     """A table in a box of its own that scrolls, by keyboard too; the first column names the row."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in section.columns)
-    body = "".join(f"<tr>{_cells(section.columns, row)}</tr>" for row in section.rows)
+    body = "".join(_group(section.columns, rows) for rows in groups_of(section.rows))
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(section.title)}">'
         f'<table class="{css}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     )
 
 
-def _cells(columns: Sequence[str], row: Sequence[str]) -> str:
-    bar = bar_beside(dict(zip(columns, row, strict=True)))
-    cells = [
-        f'<td data-label="{escape(column)}">{cell(text)}{bar if column == "ours" else ""}</td>'
-        for column, text in zip(columns, row, strict=True)
-    ]
-    return f'<th scope="row">{cell(row[0])}</th>{"".join(cells[1:])}' if row else ""
+def groups_of(rows: Sequence[tuple[str, ...]]) -> list[Rows]:
+    """A row that begins empty goes with the one above."""
+    groups: list[Rows] = []
+    for row in rows:
+        if row[0] or not groups:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
+
+
+def _group(columns: Sequence[str], rows: Rows) -> str:
+    """What the first row says of all of them spans them."""
+    lines = with_further_lines(rows)
+    later = [[cell for cell in row if cell != [""]] for row in lines[1:]]
+    spanning = len(columns) - max((len(row) for row in later), default=len(columns))
+    first = _cells(columns, lines[0], len(lines), spanning)
+    more = (f"<tr class=more>{_cells(columns[-len(row) :], row)}</tr>" for row in later)
+    return f"<tr>{first}</tr>{''.join(more)}"
+
+
+def with_further_lines(rows: Rows) -> list[list[Lines]]:
+    """Cells as lines: a row that begins empty and says one thing alone is a further line of the cell above."""
+    made: list[list[Lines]] = []
+    for row in rows:
+        told = [i for i, text in enumerate(row) if text not in ("", DASH)]
+        if made and not row[0] and len(told) == 1:
+            made[-1][told[0]].append(row[told[0]])
+        else:
+            made.append([[text] for text in row])
+    return made
+
+
+def _cells(columns: Sequence[str], row: Sequence[Lines], height: int = 0, spanning: int = 0) -> str:
+    """The cells of a row; `height` is that of those that span it, and of a row with a name."""
+    bar = bar_beside({column: lines[0] for column, lines in zip(columns, row, strict=True)})
+    cells = []
+    for i, (column, (text, *further)) in enumerate(zip(columns, row, strict=True)):
+        tag, marks = ("th", 'scope="row"') if height and i == 0 else ("td", f'data-label="{escape(column)}"')
+        marks += f' rowspan="{height}"' if i < spanning and height > 1 else ""
+        more = "".join(f"<span class=further>{prose(line)}</span>" for line in further)
+        cells.append(f"<{tag} {marks}>{cell(text)}{bar if column == 'ours' else ''}{more}</{tag}>")
+    return "".join(cells)
 
 
 def bar_beside(row: Mapping[str, str]) -> str:
@@ -65,10 +102,12 @@ def bar(ours: float, theirs: float | None) -> str:
 
 
 def cell(text: str) -> str:
-    """A verdict becomes a badge with a sign, so that its colour is not all that tells it."""
+    """A verdict becomes a badge with a sign, so that its colour is not all that tells it; what it adds stands below."""
     for words, css, sign in ((GOOD, "good", "✓"), (BAD, "bad", "✗"), (OPEN, "open", "○")):
         if text.lower().startswith(words):
-            return f'<span class="badge {css}"><span aria-hidden="true">{sign}</span> {prose(text)}</span>'
+            verdict, _, added = text.partition(" (")
+            below = f"<span class=further>({prose(added)}</span>" if added else ""
+            return f'<span class="badge {css}"><span aria-hidden="true">{sign}</span> {prose(verdict)}</span>{below}'
     return f'<span class="missing">{DASH}</span>' if text == DASH else prose(text)
 
 
@@ -78,24 +117,30 @@ def titled_table(section: TableSection) -> str:
 
 
 def folding_table(section: TableSection) -> str:
+    """On a phone its rows are cards."""
     with_ours, without = measured(section)
-    shown = table(replace(section, rows=list(chain(*with_ours)))) if with_ours else ""
+    shown = table(replace(section, rows=list(chain(*with_ours))), "cards") if with_ours else ""
     folded = ""
     if without:
-        words = next(words for column, words in UNMEASURED.items() if column in section.columns)
-        rest = table(replace(section, title=f"{section.title}: {words}", rows=list(chain(*without))))
-        folded = details(f"{len(without)} of {len(with_ours) + len(without)} {words}", rest)
+        column = next(column for column in UNMEASURED if column in section.columns)
+        words, whole = UNMEASURED[column], NAMED_BY[column]
+        missing, all_there_are = (len({g[0][:whole] for g in groups}) for groups in (without, with_ours + without))
+        rest = replace(section, title=f"{section.title}: {words}", rows=list(chain(*without)))
+        folded = details(f"{missing} of {all_there_are} {words}", table(without_empty_columns(rest), "cards"))
     note = f"<p class=note>{prose(section.note)}</p>" if section.note else ""
     return f"{shown}{folded}{note}"
 
 
+def without_empty_columns(section: TableSection) -> TableSection:
+    """Columns that have nothing but dashes are left out."""
+    kept = [i for i in range(len(section.columns)) if any(row[i] not in ("", DASH) for row in section.rows)]
+    rows = [tuple(row[i] for i in kept) for row in section.rows]
+    return replace(section, columns=tuple(section.columns[i] for i in kept), rows=rows)
+
+
 def measured(section: TableSection) -> tuple[list[Rows], list[Rows]]:
-    """Groups of rows with a number of ours, and those without; a row that begins empty goes with the one above."""
-    groups: list[Rows] = []
-    for row in section.rows:
-        if row[0] or not groups:
-            groups.append([])
-        groups[-1].append(row)
+    """Groups of rows with a number of ours, and those without."""
+    groups = groups_of(section.rows)
     places = [section.columns.index(column) for column in UNMEASURED if column in section.columns]
     without = [group for group in groups if places and all(row[places[0]] == DASH for row in group)]
     return [group for group in groups if group not in without], without

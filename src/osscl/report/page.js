@@ -96,6 +96,16 @@
     panels.classList.toggle("chosen", choice.options.length > 1);
   }
 
+  const menu = document.querySelector(".menu");
+  document.addEventListener("click", (event) => {
+    if (menu && (event.target.closest(".menu a") || !menu.contains(event.target))) menu.open = false;
+  });
+  menu?.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+
   button.addEventListener("click", () => {
     const theme = root.dataset.theme === "dark" ? "light" : "dark";
     remember(theme);

@@ -19,13 +19,15 @@ def section(table: Table, records: Records, schedule: Schedule, seeds: Sequence[
     """A table as it is read: one row a cell, ours beside the paper's; a verdict at the paper's schedule alone."""
     title, found = f"{table.id}: {table.heading}", outcomes(table, records, schedule, seeds)
     if table.id == "T7":
-        return TableSection(title, ("field", "values"), search_rows(), _lines(["Run by osscl tune.", *table.all_notes]))
+        return TableSection(
+            title, ("field", "values"), search_rows(), sentences(["Run by osscl tune.", *table.all_notes])
+        )
     if table.id == "T8":
-        return TableSection(title, ("field", "paper", *COMPARED), chosen_rows(), _lines(table.all_notes))
+        return TableSection(title, ("field", "paper", *COMPARED), chosen_rows(), sentences(table.all_notes))
     others = other_schedules(table, records, schedule, seeds)
     counts = ", ".join(f"{count} at {name} (--schedule {name})" for name, count in others.items())
     said = [f"Recorded at other schedules and not mixed in: {counts}."] if counts else []
-    note = _lines([caption(found, schedule, seeds), *said, *table.all_notes])
+    note = sentences([caption(found, schedule, seeds), *said, *table.all_notes])
     shown = len(HEADER) if schedule == PAPER else HEADER.index("verdict")
     return TableSection(title, HEADER[:shown], [row(one)[:shown] for one in found], note)
 
@@ -84,7 +86,7 @@ def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) 
     return f"{what}; {words}{made}.{theirs}{untimed}"
 
 
-def _lines(notes: Sequence[str]) -> str:
+def sentences(notes: Sequence[str]) -> str:
     """One sentence a line."""
     return "\n".join(note if note.endswith(".") else f"{note[0].upper()}{note[1:]}." for note in notes)
 

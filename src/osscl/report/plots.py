@@ -8,6 +8,7 @@ from osscl.report.formats import DASH, TableSection
 
 SERIES = 8  # colours; the next eight lines are dashed
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down")
+BAND = "Line: mean over seeds; band: lowest to highest seed."
 DASHES = ("solid", "dash", "dot", "dashdot")
 
 

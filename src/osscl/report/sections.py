@@ -9,6 +9,8 @@ from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import describe_schedule, spec_to_plain
 from osscl.frozen import plain
 from osscl.methods.method import SMOKE
+from osscl.report import tables
+from osscl.report.beside import Beside
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.confusion import confusion
 from osscl.report.drawing import drawing, explanation
@@ -17,9 +19,9 @@ from osscl.report.formats import TableSection
 from osscl.report.gate import gate_over_time, looks_known, pass_rates, score_histograms
 from osscl.report.html import bar, cell, details, escape, figure, folding_table, legend, measured, titled_table
 from osscl.report.naming import condition_words, method_name, setting_words, unusual_words
-from osscl.report.tables import HEADLINE, beside, grouped, headline, headline_row
-from osscl.report.thumbnails import Strip, Tile
-from osscl.report.timing import time_by_phase
+from osscl.report.tables import HEADLINE, grouped, headline, headline_row
+from osscl.report.thumbnails import Sprite, Strip, Tile
+from osscl.report.timing import time_by_phase, untimed_words
 
 KINDS = {
     "seen": "of a class met", "unseen": "of a class to come", "main": "of the main set", "foreign": "of another set",
@@ -44,7 +46,7 @@ def headline_section(records: Sequence[RunRecord]) -> str:
 
 
 def _headline_row(runs: Sequence[RunRecord]) -> str:
-    theirs = beside(runs[0])
+    theirs = tables.beside(runs[0])
     drawn = bar(mean(run.final for run in runs), theirs[0] if theirs else None)
     cells = []
     for column, text in zip(HEADLINE, headline_row(runs), strict=True):
@@ -60,18 +62,29 @@ def method_section() -> str:
     )
 
 
-def tables_section(sections: Sequence[TableSection]) -> str:
-    """A card a table; those with hardly a number of ours are lines of one card, to be opened."""
-    if not sections:
-        return ""
-    scant = [one for one in sections if "ours" in one.columns and len(measured(one)[0]) < TELLING]
-    lines = "".join(
-        details(f"{one.title}: {len(measured(one)[0])} of {len(one.rows)} cells", folding_table(one)) for one in scant
+def paper_section(beside: Beside) -> str:
+    """A card a table; those with hardly a number of ours, and those that need no run, are lines to be opened."""
+    scant = [one for one in beside.tables if len(measured(one)[0]) < TELLING]
+    cards = [titled_table(one) for one in beside.tables if one not in scant]
+    drawn = f"<div class=two>{''.join(figure(one, 3) for one in beside.figures)}</div>" if beside.figures else ""
+    counted = {f"{one.title}: {len(measured(one)[0])} of {len(one.rows)} cells": one for one in scant}
+    notes = " ".join([BARS] * bool(beside.tables) + [beside.note] * bool(beside.note))
+    return (
+        f"<section id=paper><h2>Beside the paper</h2><p class=note>{escape(notes)}</p>{''.join(cards)}"
+        f"{_to_be_opened(f'Tables with fewer than {TELLING} numbers of ours', counted)}"
+        f"{_to_be_opened('Tables that need no run', {one.title: one for one in beside.values})}{drawn}</section>"
     )
-    rest = f"<div class='card runs'><h3>Tables with fewer than {TELLING} numbers of ours</h3>{lines}</div>"
-    cards = [titled_table(one) for one in sections if one not in scant]
-    head = f"<h2>Beside the paper</h2><p class=note>{BARS}</p>"
-    return f"<section id=paper>{head}{''.join(cards)}{rest if scant else ''}</section>"
+
+
+def _to_be_opened(title: str, folded: Mapping[str, TableSection]) -> str:
+    lines = "".join(details(name, folding_table(one)) for name, one in folded.items())
+    return f"<div class='card runs'><h3>{escape(title)}</h3>{lines}</div>" if folded else ""
+
+
+def claims_section(claims: Sequence[TableSection]) -> str:
+    """What the paper says of its method, and what the records say of that."""
+    cards = "".join(f"<div class=card>{folding_table(one)}</div>" for one in claims)
+    return f"<section id=claims><h2>The paper's claims</h2>{cards}</section>" if claims else ""
 
 
 def chapter_section(
@@ -79,15 +92,23 @@ def chapter_section(
 ) -> str:
     """One setting: all methods together, then a look inside each, folded away where a page has many settings."""
     compared = [accuracy_curves(chapter), forgetting_curves(chapter)]
-    timed = time_by_phase(chapter)
     drawn = "".join(figure(one, 3) for one in compared if one is not None)
     panels = "".join(_panel(chapter, i, entry, banks, strips) for i, entry in enumerate(chapter.entries))
     inside = f"<div class=panels>{_chooser(chapter)}{panels}</div>"
     return (
         f"<section id=setting-{chapter.number} class=legend-scope>{_chapter_title(chapter)}{_banner(chapter)}"
-        f"{_facts(chapter)}{legend(keys_of(chapter))}<div class=two>{drawn}</div>{figure(timed, 3) if timed else ''}"
+        f"{_facts(chapter)}{legend(keys_of(chapter))}<div class=two>{drawn}</div>{_timing(chapter)}"
         f"{details(INSIDE, inside, 'inside') if folded else inside}</section>"
     )
+
+
+def _timing(chapter: Chapter) -> str:
+    """The figure, or a line on why there is none."""
+    drawn = time_by_phase(chapter)
+    if drawn is not None:
+        return figure(drawn, 3)
+    why = untimed_words(chapter)
+    return f"<p class=note>Time by phase is not drawn.{escape(why)}</p>" if why else ""
 
 
 def _chapter_title(chapter: Chapter) -> str:
@@ -150,7 +171,7 @@ def _panel(
     gate = ""
     if entry.gated:
         figures = [gate_over_time(chapter, entry), pass_rates(chapter, entry), score_histograms(chapter, entry)]
-        strip = _strip(entry.first, place, chapter.number, strips[entry.first.id])
+        strip = _strip(entry.first, strips[entry.first.id])
         gate = f"<h4 class=sub>The gate</h4><div class=two>{''.join(map(figure, figures))}</div>{strip}"
     return (
         f"<div class=panel id=panel-{chapter.number}-{place}><h3>{escape(entry.label)}</h3>"
@@ -158,22 +179,29 @@ def _panel(
     )
 
 
-def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
+def sprites_style(sprites: Sequence[Sprite]) -> str:
+    """The pictures of the page, each once."""
+    rules = (
+        f".{sprite.name}{{background-image:url({sprite.uri});"
+        f"background-size:{100 * sprite.across}% {100 * sprite.down}%}}"
+        for sprite in sprites
+    )
+    return f"<style>{''.join(rules)}</style>" if sprites else ""
+
+
+def _strip(run: RunRecord, strip: Strip) -> str:
     """The first few rows of U_t that the gate let in and kept out, at each step."""
     if strip.without_data:
         return f"<p class=note>{escape(NO_DATA)}</p>"
-    name = f"sprite-{number}-{place}"
-    style = f"<style>.{name}{{background-image:url({strip.sprite})}}</style>" if strip.sprite else ""
     rows = "".join(
-        f"<div><h5>step {row.step + 1}</h5>{_side('let in', row.let_in, name, strip)}"
-        f"{_side('kept out', row.kept_out, name, strip)}</div>"
+        f"<div><h5>step {row.step + 1}</h5>{_side('let in', row.let_in)}{_side('kept out', row.kept_out)}</div>"
         for row in strip.rows
     )
-    kinds = [kind for kind in KINDS if any(tile.kind == kind for row in strip.rows for tile in row.tiles)]
+    kinds = [kind for kind in KINDS if any(tile.kind == kind for tile in strip.tiles)]
     marks = "".join(f'<li><span class="tile key {kind}"></span>{kind}: {KINDS[kind]}</li>' for kind in kinds)
     missing = "Pictures are left out: they may take 0.5 MB of a page." if strip.left_out else _without_pictures(strip)
     return (
-        f"<section class='card strip'>{style}<h4>What it let in, what it kept out</h4><ul class=kinds>{marks}</ul>"
+        f"<section class='card strip'><h4>What it let in, what it kept out</h4><ul class=kinds>{marks}</ul>"
         f"<div class=rows>{rows}</div><p class=note>The first rows of each step's unlabelled images. "
         f"{escape(method_name(run))}, seed {run.spec.seed} (n=1), schedule {escape(run.spec.schedule.name)}. "
         f"{missing}</p></section>"
@@ -181,23 +209,24 @@ def _strip(run: RunRecord, place: int, number: int, strip: Strip) -> str:
 
 
 def _without_pictures(strip: Strip) -> str:
-    some = any(tile.place is None for row in strip.rows for tile in row.tiles)
+    some = any(tile.sprite is None for tile in strip.tiles)
     return "Where there is no picture, the data was not at hand when the page was made." if some else ""
 
 
-def _side(words: str, tiles: Sequence[Tile], name: str, strip: Strip) -> str:
-    drawn = "".join(_tile(tile, name, strip.places) for tile in tiles) or "<span class=missing>—</span>"
+def _side(words: str, tiles: Sequence[Tile]) -> str:
+    drawn = "".join(map(_tile, tiles)) or "<span class=missing>—</span>"
     return f"<div class=side><span class=words>{words}</span><span class=tiles>{drawn}</span></div>"
 
 
-def _tile(tile: Tile, name: str, places: int) -> str:
+def _tile(tile: Tile) -> str:
     words = f'role=img aria-label="{escape(tile.words)}" title="{escape(tile.words)}"'
-    if tile.place is None:
+    if tile.sprite is None:
         return f'<span class="tile blank {tile.kind}" {words}></span>'
-    across = 100 * tile.place / max(1, places - 1)
+    down, across = divmod(tile.place, tile.sprite.across)
+    left, top = 100 * across / max(1, tile.sprite.across - 1), 100 * down / max(1, tile.sprite.down - 1)
     return (
-        f'<span class="tile {tile.kind} {name}" {words} '
-        f'style="background-size:{100 * places}% 100%;background-position:{across:.4f}% 0"></span>'
+        f'<span class="tile {tile.kind} {tile.sprite.name}" {words} '
+        f'style="background-position:{left:.4f}% {top:.4f}%"></span>'
     )
 
 

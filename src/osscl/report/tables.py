@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from statistics import mean, pstdev
 
 from osscl.experiments.claims import only_tries
-from osscl.experiments.published import published
 from osscl.experiments.record import RunRecord
 from osscl.experiments.spec import name_of
+from osscl.experiments.tables import published_of
 from osscl.methods import CONFIGURATIONS
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_and_n, setting_words
@@ -55,7 +55,7 @@ def beside(record: RunRecord) -> tuple[float, float] | None:
     spec = record.spec
     if only_tries(spec.schedule):
         return None
-    return published(spec.scenario, CONFIGURATIONS["ursl"] if name_of(spec) in URSLS else spec.method)
+    return published_of(spec.scenario, CONFIGURATIONS["ursl"] if name_of(spec) in URSLS else spec.method)
 
 
 def beside_words(record: RunRecord) -> str:

@@ -1,26 +1,48 @@
-"""What the gate let in and kept out, as pictures where the data is at hand: one sprite a run, all within a budget."""
+"""What the gate let in and kept out, as pictures where the data is at hand: each picture once, all within a budget."""
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from osscl.data.images import ImageBank
 from osscl.experiments.record import RunRecord
+from osscl.experiments.spec import name_of
+from osscl.methods.method import PAPER
+from osscl.report.naming import unusual_words
 
 BUDGET = 500_000  # characters of all sprites of a page
+ACROSS = 16  # pictures side by side in a sprite
+LEVELS = ((False, 3), (False, None), (True, None))  # all steps or three of them; pictures a side, None: all there are
 Row = tuple[str, int]  # set, row
+Banks = Mapping[str, ImageBank]
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """Pictures of one size in one data URI, row by row."""
+
+    name: str
+    uri: str
+    across: int
+    down: int
+
+
+Places = Mapping[Row, tuple[Sprite, int]]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One row of U_t: what it really is, and where it lies in the run's sprite."""
+    """One row of U_t: what it really is, and where its picture lies."""
 
     kind: str  # seen, unseen, foreign; main where the labels are not at hand
     words: str
-    place: int | None = None  # None: no picture
+    sprite: Sprite | None = None  # None: no picture
+    place: int = 0  # in the sprite
 
 
 @dataclass(frozen=True)
@@ -38,89 +60,141 @@ class StripRow:
 
 @dataclass(frozen=True)
 class Strip:
-    """The strip of one run; `sprite` is a data URI, empty where there is none."""
+    """The strip of one run."""
 
     rows: tuple[StripRow, ...]
-    sprite: str = ""
-    places: int = 0
     left_out: bool = False  # the data is at hand, the budget is spent
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        return tuple(tile for row in self.rows for tile in row.tiles)
 
     @property
     def without_data(self) -> bool:
         """Whether there would be pictures if the data were at hand."""
-        return not self.sprite and not self.left_out and any(row.tiles for row in self.rows)
+        return not self.left_out and bool(self.tiles) and all(tile.sprite is None for tile in self.tiles)
 
 
-def strip_of(run: RunRecord, banks: Mapping[str, ImageBank], budget: int) -> Strip:
-    """Pictures of all steps, or of the first, middle and last, or of none: as many as the budget allows."""
-    steps = [t for t, step in enumerate(run.steps) if step.gate is not None]
-    few = sorted({steps[0], steps[len(steps) // 2], steps[-1]}) if steps else []
-    at_hand = {name: bank for name, bank in banks.items() if bank.content == run.content.get(name)}
-    for chosen in (steps, few):
-        shown = [row for t in chosen for row in _named(run, t) if _is_at_hand(row, at_hand)]
-        sprite = sprite_of(shown, at_hand) if shown else ""
-        if len(sprite) <= budget:
-            places = {row: i for i, row in enumerate(shown)}
-            return Strip(tuple(_row(run, t, at_hand, places) for t in chosen), sprite, len(shown))
-    return Strip(tuple(_row(run, t, at_hand, {}) for t in few), left_out=True)
+@dataclass(frozen=True)
+class Pictures:
+    """The strips of a page by their run's id, and the sprites that they share."""
+
+    strips: Mapping[str, Strip]
+    sprites: tuple[Sprite, ...] = ()
 
 
-def _is_at_hand(row: Row, banks: Mapping[str, ImageBank]) -> bool:
+@dataclass(frozen=True)
+class Cut:
+    """A run's strip: of all steps, or of the first, middle and last; with so many tiles a side."""
+
+    run: RunRecord
+    whole: bool
+    tiles: int | None
+
+    @property
+    def chosen(self) -> list[int]:
+        gated = [t for t, step in enumerate(self.run.steps) if step.gate is not None]
+        return gated if self.whole or not gated else sorted({gated[0], gated[len(gated) // 2], gated[-1]})
+
+    def sides(self, t: int) -> tuple[Sequence[Row], Sequence[Row]]:
+        gate = self.run.steps[t].gate
+        assert gate is not None
+        return gate.let_in[: self.tiles], gate.kept_out[: self.tiles]
+
+    def pictured(self, banks: Banks) -> list[Row]:
+        """The rows whose picture is at hand."""
+        here = at_hand(self.run, banks)
+        return [row for t in self.chosen for side in self.sides(t) for row in side if _is_in(row, here)]
+
+
+def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> Pictures:
+    """A few pictures for every run, then more, the most telling runs first, as far as the budget goes."""
+    wanted = [Cut(run, *level) for level in LEVELS for run in sorted(runs, key=importance)]
+    sizes = partial(_size, wanted, banks)
+    granted = wanted[: bisect_right(range(1, len(wanted) + 1), budget, key=sizes)]
+    sprites = sprites_of(_distinct(granted, banks), banks)
+    best = {cut.run.id: cut for cut in granted}  # the last is the largest
+    strips = {run.id: _strip(best.get(run.id), run, banks, sprites) for run in runs}
+    return Pictures(strips, tuple(dict.fromkeys(sprite for sprite, _ in sprites.values())))
+
+
+def importance(run: RunRecord) -> tuple[bool, bool]:
+    """Sorts the paper's schedule before others, and what has a name before its ablations."""
+    ablation = name_of(run.spec).endswith("*") or bool(unusual_words(run.spec.scenario))
+    return run.spec.schedule != PAPER, ablation
+
+
+def _size(wanted: Sequence[Cut], banks: Banks, count: int) -> int:
+    """Characters of the sprites that the first so many need."""
+    sprites = sprites_of(_distinct(wanted[:count], banks), banks)
+    return sum(len(sprite.uri) for sprite in {sprite for sprite, _ in sprites.values()})
+
+
+def _distinct(cuts: Iterable[Cut], banks: Banks) -> list[Row]:
+    return list(dict.fromkeys(row for cut in cuts for row in cut.pictured(banks)))
+
+
+def at_hand(run: RunRecord, banks: Banks) -> dict[str, ImageBank]:
+    """The sets that hold what the run has seen, and not other data under the same name."""
+    return {name: bank for name, bank in banks.items() if bank.content == run.content.get(name)}
+
+
+def _is_in(row: Row, banks: Banks) -> bool:
     return row[0] in banks and 0 <= row[1] < len(banks[row[0]].train)
 
 
-def _named(run: RunRecord, t: int) -> Sequence[Row]:
-    gate = run.steps[t].gate
-    assert gate is not None
-    return (*gate.let_in, *gate.kept_out)
+def _strip(cut: Cut | None, run: RunRecord, banks: Banks, places: Places) -> Strip:
+    """Without a cut no picture had room: what the rows are is told all the same."""
+    shown = cut or Cut(run, False, None)
+    left_out = cut is None and bool(shown.pictured(banks))
+    here = at_hand(run, banks)
+    return Strip(tuple(_row(shown, t, here, {} if left_out else places) for t in shown.chosen), left_out)
 
 
-def _row(run: RunRecord, t: int, banks: Mapping[str, ImageBank], places: Mapping[Row, int]) -> StripRow:
-    gate = run.steps[t].gate
-    assert gate is not None
-    met = {c for step in run.steps[: t + 1] for c in step.new_classes}
-    sides = [tuple(_tile(run, row, met, banks, places) for row in side) for side in (gate.let_in, gate.kept_out)]
+def _row(cut: Cut, t: int, banks: Banks, places: Places) -> StripRow:
+    met = {c for step in cut.run.steps[: t + 1] for c in step.new_classes}
+    sides = [tuple(_tile(cut.run, row, met, banks, places) for row in side) for side in cut.sides(t)]
     return StripRow(t, *sides)
 
 
-def _tile(run: RunRecord, row: Row, met: set[int], banks: Mapping[str, ImageBank], places: Mapping[Row, int]) -> Tile:
+def _tile(run: RunRecord, row: Row, met: set[int], banks: Banks, places: Places) -> Tile:
     name, number = row
     own = name == run.spec.scenario.main
-    if not _is_at_hand(row, banks):
+    if not _is_in(row, banks):
         return Tile("main" if own else "foreign", f"{name}, row {number}")
     label = int(banks[name].train.labels[number])
     kind = ("seen" if label in met else "unseen") if own else "foreign"
-    return Tile(kind, f"{banks[name].class_names[label]} ({kind}; {name}, row {number})", places.get(row))
+    words = f"{banks[name].class_names[label]} ({kind}; {name}, row {number})"
+    return Tile(kind, words, *places.get(row, (None, 0)))
 
 
-def sprite_of(rows: Sequence[Row], banks: Mapping[str, ImageBank]) -> str:
-    """The rows side by side as one data URI: PNG for small grey images, JPEG for photographs."""
+def sprites_of(rows: Sequence[Row], banks: Banks) -> dict[Row, tuple[Sprite, int]]:
+    """Where each row's picture lies: one sprite for each size and number of channels."""
+    shapes: dict[tuple[int, ...], list[Row]] = {}
+    for row in rows:
+        shapes.setdefault(tuple(banks[row[0]].train.images.shape[1:]), []).append(row)
+    places = {}
+    for number, alike in enumerate(shapes.values()):
+        sprite = _sprite(f"sprite-{number}", [banks[name].train.images[row].numpy() for name, row in alike])
+        places.update({row: (sprite, place) for place, row in enumerate(alike)})
+    return places
+
+
+def _sprite(name: str, pictures: "Sequence[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]") -> Sprite:
+    """PNG for small grey images, JPEG for photographs."""
     from PIL import Image
 
-    pictures = [banks[name].train.images[number].numpy() for name, number in rows]
-    size = max(picture.shape[-1] for picture in pictures)
-    wide = np.concatenate([_square(picture, size) for picture in pictures], axis=1)
-    grey = all(picture.shape[0] == 1 for picture in pictures)
-    written = io.BytesIO()
+    across = min(ACROSS, len(pictures))
+    down = -(-len(pictures) // across)
+    channels, height, width = pictures[0].shape
+    sheet = np.zeros((down * height, across * width, channels), dtype=np.uint8)
+    for place, picture in enumerate(pictures):
+        top, left = place // across * height, place % across * width
+        sheet[top : top + height, left : left + width] = picture.transpose(1, 2, 0)
+    grey, written = channels == 1, io.BytesIO()
     if grey:
-        Image.fromarray(wide[..., 0]).save(written, "PNG", optimize=True)
+        Image.fromarray(sheet[..., 0]).save(written, "PNG", optimize=True)
     else:
-        Image.fromarray(wide).save(written, "JPEG", quality=85)
+        Image.fromarray(sheet).save(written, "JPEG", quality=85)
     form = "png" if grey else "jpeg"
-    return f"data:image/{form};base64,{base64.b64encode(written.getvalue()).decode()}"
-
-
-def _square(picture: "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]", size: int) -> "np.ndarray":  # type: ignore[type-arg]
-    """(size, size, 3), smaller pictures in the upper left corner of black."""
-    square = np.zeros((size, size, 3), dtype=np.uint8)
-    square[: picture.shape[1], : picture.shape[2]] = picture.transpose(1, 2, 0)
-    return square
-
-
-def strips_of(runs: Sequence[RunRecord], banks: Mapping[str, ImageBank]) -> dict[str, Strip]:
-    """A strip a run, by the run's id; the budget is shared, and what one leaves over the next may use."""
-    left, strips = BUDGET, {}
-    for i, run in enumerate(runs):
-        strips[run.id] = strip_of(run, banks, left // (len(runs) - i))
-        left -= len(strips[run.id].sprite)
-    return strips
+    return Sprite(name, f"data:image/{form};base64,{base64.b64encode(written.getvalue()).decode()}", across, down)

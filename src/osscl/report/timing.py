@@ -1,6 +1,7 @@
 """Where the time went, phase by phase."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
@@ -26,7 +27,8 @@ def phase_seconds(entry: Entry) -> Seconds:
 def time_by_phase(chapter: Chapter) -> Figure | None:
     """What came from the cache counts as it cost when it was made; runs whose seconds are no measure are left out; None
     where no phase was timed."""
-    entries = [entry for entry in chapter.entries if all(run.made_by.timed for run in entry.runs)]
+    timed = [(entry, tuple(run for run in entry.runs if run.made_by.timed)) for entry in chapter.entries]
+    entries = [replace(entry, runs=runs) for entry, runs in timed if runs]
     totals = [phase_seconds(entry) for entry in entries]
     keys = tuple(Key(name, i) for i, name in enumerate(dict.fromkeys(name for total in totals for name in total)))
     if not keys:
@@ -39,12 +41,22 @@ def time_by_phase(chapter: Chapter) -> Figure | None:
     return Figure(
         "Time by phase",
         f"{unit.capitalize()} over all steps, mean over seeds, on {devices}; a reference network from the cache counts "
-        f"as it cost when it was made. {chapter.words}.",
+        f"as it cost when it was made. {chapter.words}.{untimed_words(chapter)}",
         (_plot(keys, scaled, labels, unit, BAR / room),),
         _table(entries, keys, scaled, unit),
         height=90 + room * len(totals),
         keys=keys,
     )
+
+
+def untimed_words(chapter: Chapter) -> str:
+    """How many runs have no bar, and why; empty where all have one."""
+    runs = [run for entry in chapter.entries for run in entry.runs]
+    shared = sum(run.made_by.shared_device for run in runs)
+    moved = sum(not run.made_by.timed for run in runs) - shared
+    reasons = {"with other work on the device": shared, "begun on another device": moved}
+    told = [f"{count} {why}" for why, count in reasons.items() if count]
+    return f" Not timed: {' and '.join(told)}, of {len(runs)} run{'s' * (len(runs) > 1)}." if told else ""
 
 
 def _plot(

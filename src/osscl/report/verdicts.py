@@ -80,6 +80,15 @@ def _part_words(part: Part, finding: Finding) -> tuple[str, ...]:
 
 
 def counts(findings: Sequence[Finding]) -> str:
-    """How many of each verdict; a trial has none."""
-    verdicts = [finding.verdict for finding in findings]
+    """How many claims have each verdict, each claim once; a trial has none."""
+    told: dict[str, Finding] = {}
+    for finding in sorted(findings, key=_weight):
+        told.setdefault(finding.claim.statement, finding)
+    verdicts = [finding.verdict for finding in told.values()]
     return ", ".join(f"{verdicts.count(word)} {word}" for word in ("holds", "refuted", "undecided"))
+
+
+def _weight(finding: Finding) -> tuple[bool, bool, float]:
+    """Of several schedules, one that decides tells of a claim; of those that do, the longest."""
+    share = 0.0 if finding.schedule is None else finding.schedule.share
+    return finding.trial, finding.verdict == "undecided", -share
