@@ -118,7 +118,7 @@ def test_a_pile_without_images_is_an_error(tmp_path):
 
 
 def test_a_large_photograph_is_decoded_small_and_looks_the_same(tmp_path):
-    """A JPEG decoded at a quarter of its size is what the whole of it is after the same filter, give or take a little."""
+    """A JPEG decoded at a quarter of its size is what all of it is after the same filter, within a few levels."""
     y, x = torch.meshgrid(torch.arange(960), torch.arange(1280), indexing="ij")
     waves = torch.stack([(127 + 120 * torch.sin(x / (40 + 10 * c) + y / 70)) for c in range(3)], -1).to(torch.uint8)
     Image.fromarray(waves.numpy()).save(tmp_path / "large.jpg", quality=95)
