@@ -4,6 +4,7 @@ import json
 import re
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from osscl.experiments.checkpoint import Options, occupied
 from osscl.experiments.engine import carry_out
 from osscl.experiments.limits import LIMITS
 from osscl.experiments.outcomes import measured, outcome, outcomes
-from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, together
+from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, split_seconds, together
 from osscl.experiments.record import record_to_plain
 from osscl.experiments.stand_in import on_demo
 from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
@@ -23,6 +24,7 @@ from osscl.report import paper
 from osscl.report.tables import minutes
 
 ALL = {**TABLES, **FIGURES}
+RESULTS = Path(__file__).parents[1] / "results"
 NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
 ON_DEMO = ["--on", "demo", "--schedule", "smoke", "--seeds", "0", "--device", "cpu"]
 
@@ -202,6 +204,39 @@ def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_onc
     assert cost_of(others, records.values()).unknown == len(others)
     fewer = [replace(spec, scenario=replace(spec.scenario, related=50, unrelated=50)) for spec in specs]
     assert alone > cost_of(fewer, records.values()).seconds and cost_of(fewer, records.values()).unknown == 0
+
+
+@pytest.mark.parametrize("schedule", [PAPER, SHORT], ids=lambda schedule: schedule.name)
+def test_more_records_do_not_make_an_estimate_worse(schedule):
+    """Of an H200: a few that were timed, and many of other schedules and fields that shared their device."""
+    records = records_of(RESULTS / "h200")
+    usual, plus = (cell_of("T4", f"all-losses/{name}").spec(PAPER, 0).id for name in ("ursl", "ursl-plus"))
+    timed = [records[usual], records[plus]]
+    assert all(record.made_by.timed for record in timed)
+    specs = runs_of(TABLES["T4"].cells, schedule, [1])
+    few, all_ = cost_of(specs, timed), cost_of(specs, records.values())
+    (reference, learner), (_, shorter) = map(split_seconds, timed)
+    share = schedule.share
+    assert few.seconds == pytest.approx(share * (reference + 6 * learner + shorter), rel=0.01)
+    assert (all_.seconds, all_.unknown) == (pytest.approx(few.seconds, rel=0.1), 0)
+
+
+def test_an_estimate_goes_by_timed_runs_then_by_the_schedule_then_by_the_method():
+    records = records_of(RESULTS / "h200")
+    spec = cell_of("T4", "all-losses/ursl").spec(PAPER, 1)
+    timed = records[cell_of("T4", "all-losses/ursl").spec(PAPER, 0).id]
+    other = replace(timed, spec=replace(timed.spec, method=override(spec.method, ["learner.lam=0.3"])))
+    short = replace(timed, spec=replace(timed.spec, schedule=SHORT))
+
+    def taking(record, seconds, **changes):
+        phases = tuple(replace(step, phases=()) for step in record.steps)
+        return replace(record, steps=phases, made_by=replace(record.made_by, seconds=seconds, **changes))
+
+    shared = taking(timed, 4000.0, shared_device=True)
+    found = [shared, taking(short, 3000.0), taking(other, 2000.0), taking(timed, 1000.0)]  # the best last
+    scaled = 3000.0 / SHORT.share
+    for best, seconds in enumerate((4000.0, scaled, 2000.0, 1000.0), 1):
+        assert cost_of([spec], found[:best]).seconds == pytest.approx(seconds)
 
 
 def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):

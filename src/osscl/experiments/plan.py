@@ -106,15 +106,19 @@ def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
 
 
 def _expected(spec: RunSpec, alike: Sequence[RunRecord]) -> tuple[float, float] | None:
-    """Seconds of the reference and of everything else, from runs of its weight, of its method if there are."""
-    same = [record for record in alike if record.spec.method == spec.method]
-    for found in (same, alike):
-        # Times with other work on the device are better than none.
-        found = [record for record in found if record.made_by.timed] or found
-        if found:
-            times = [_scaled(record, spec) for record in found]
-            return mean(reference for reference, _ in times), mean(rest for _, rest in times)
-    return None
+    """Seconds of the reference and of everything else, from those runs of its weight that speak best for it."""
+    if not alike:
+        return None
+    best = max(_speaks_for(spec, record) for record in alike)
+    times = [_scaled(record, spec) for record in alike if _speaks_for(spec, record) == best]
+    return mean(reference for reference, _ in times), mean(rest for _, rest in times)
+
+
+def _speaks_for(spec: RunSpec, record: RunRecord) -> tuple[bool, bool, bool]:
+    """How well, what matters most first: other work on the device may double a time, which scaling does not, nor do
+    other values of fields that cost nothing."""
+    same_share = record.spec.schedule.share == spec.schedule.share
+    return record.made_by.timed, same_share, record.spec.method == spec.method
 
 
 def weight_of(spec: RunSpec) -> Hashable:
