@@ -1,5 +1,6 @@
 """Tables as commands: every cell gets a record, nothing runs twice, and a verdict is one of a few words."""
 
+import csv
 import json
 import re
 import statistics
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from osscl.data import benchmarks
+from osscl.errors import Diverged
 from osscl.experiments.cells import Published
 from osscl.experiments.checkpoint import Options, occupied
 from osscl.experiments.engine import carry_out
@@ -16,6 +18,7 @@ from osscl.experiments.limits import LIMITS
 from osscl.experiments.outcomes import measured, outcome, outcomes
 from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, split_seconds, together
 from osscl.experiments.record import record_to_plain
+from osscl.experiments.search import chosen_rows
 from osscl.experiments.stand_in import on_demo
 from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
 from osscl.frozen import override
@@ -242,18 +245,60 @@ def test_an_estimate_goes_by_timed_runs_then_by_the_schedule_then_by_the_method(
 def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):
     code, shown, errors = osscl("table", "T2", "--dry-run", "--seeds", "0-2", "--out", tmp_path / "runs")
     assert (code, errors) == (0, "") and "p05-cifar10/ursl" in shown and "to run" in shown
-    assert "expected minutes: —" in shown and not list(tmp_path.iterdir())
-    whole = shown.count("to run │")
-    parts = [
-        osscl("table", "T2", "--dry-run", "--shard", f"{i}/2", "--out", tmp_path)[1].count("to run │") for i in (1, 2)
-    ]
-    assert sum(parts) == whole > 40
+    assert "expected minutes: no record to estimate from" in shown and not list(tmp_path.iterdir())
+    parts = [osscl("table", "T2", "--dry-run", "--shard", f"{i}/2", "--out", tmp_path)[1] for i in (1, 2)]
+    whole, *halves = (sum(line.endswith("to run") for line in text.splitlines() if ":" not in line)
+                      for text in (shown, *parts))  # fmt: skip
+    assert sum(halves) == whole > 40
 
 
 def test_the_list_has_a_line_for_each(osscl, world):
     code, shown, errors = osscl("table", "list", "--on", "demo", "--schedule", "smoke", "--format", "csv")
     assert (code, errors) == (0, "")
     assert [line.split(",")[0] for line in shown.splitlines()[1:]] == list(ALL)
+
+
+@pytest.mark.parametrize("place", ["paper", "demo"])
+def test_a_line_of_the_list_fits_80_columns(osscl, monkeypatch, place):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, shown, _ = osscl("table", "list", "--on", place, "--results", RESULTS)
+    lines = shown.splitlines()
+    body = lines[lines.index(next(line for line in lines if line.startswith("──"))) + 1 :]
+    rows = body[: body.index("")]
+    assert code == 0 and [line.split()[0] for line in rows] == list(ALL)
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_no_record_speaks_for_is_told_in_one_way(osscl):
+    shown = osscl("table", "list", "--results", RESULTS, "--format", "csv")[1]
+    lines = {line[""]: line for line in csv.DictReader(shown.splitlines())}
+    assert (lines["T3"]["minutes"], lines["T3"]["unknown"], lines["T3"]["runs"]) == ("—", "87", "87")
+    assert float(lines["T1"]["minutes"]) > 0 and int(lines["T1"]["unknown"]) > 0
+    assert all(line["unknown"].isdecimal() for line in lines.values())
+
+
+def test_a_run_is_one_run_and_seconds_are_no_0_minutes(osscl, one_record, tmp_path):
+    _, record = one_record
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    command = ["table", "T16", *ON_DEMO[:-4], "--seeds", "1", "--cells", "continual/ursl", "--results", folder]
+    shown = osscl(*command, "--out", tmp_path / "runs", "--dry-run")[1]
+    assert ": 1 run, 1 to run\n" in shown and "expected minutes: less than 1\n" in shown
+    command[command.index("--cells") + 1] = "continual/ursl,pretrained/ursl"
+    shown = osscl(*command, "--out", tmp_path / "runs", "--dry-run")[1]
+    assert ": 2 runs, 2 to run\n" in shown and "less than 1; 1 run with no record to estimate from\n" in shown
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_ids_and_names_of_fields_stay_whole(osscl, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for id in ("T1", "T6", "T14"):
+        shown = osscl("table", id, "--dry-run")[1]
+        for spec in runs_of(TABLES[id].cells, PAPER, [0, 1, 2]):
+            assert spec.id in shown
+    shown = osscl("table", "T8")[1]
+    assert all(row[0] in shown for row in chosen_rows())
 
 
 # ----- verdicts
@@ -390,7 +435,9 @@ def test_words_around_a_table_wrap_at_the_terminals_width(osscl, monkeypatch, wi
     [
         (["T19"], ["unknown table 'T19'", "T1, T2"]),
         ([""], "unknown table ''"),
-        (["F1"], "unknown table 'F1'"),
+        (["F1"], "F1 is no table: osscl figure F1"),
+        (["l2"], "L2 is no table: osscl experiments L2"),
+        (["lst"], ["unknown table 'lst'", "did you mean 'list'?"]),
         (["T2", "--cells", "ursll"], ["unknown cell of T2 'ursll'", "p05-cifar10/ursl"]),
         (["T2", "--cells", ""], "unknown cell of T2 ''"),
         (["T2", "--cells", "ursl,,"], "unknown cell of T2 ''"),
@@ -418,6 +465,7 @@ def test_a_damaged_record_is_named_skipped_and_never_rewritten(osscl, tmp_path, 
     code, shown, errors = osscl("table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs")
     assert code == 0 and "(n=" not in shown and "asked: seed 0" in shown
     assert errors.startswith("skipped: ") and str(file) in errors and errors.count("\n") == 1
+    assert "move it away to run it again" in errors
     assert file.read_bytes() == damage and list(file.parent.iterdir()) == [file]
 
 
@@ -467,12 +515,121 @@ def test_a_record_in_results_is_not_made_again(osscl, world, tmp_path, monkeypat
     assert code == 0 and shown.count("(n=1)") == 3 and not (tmp_path / "runs").exists()
 
 
-def test_two_processes_do_not_write_the_same_record(refused, osscl, tmp_path):
+@pytest.mark.parametrize("cells", ["continual/ursl", "*"])
+def test_a_run_of_another_process_is_left_to_it_and_the_table_shown_without(osscl, tmp_path, cells):
     (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
-    command = ["table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs"]
+    command = ["table", "T16", *ON_DEMO, "--cells", cells, "--out", tmp_path / "runs"]
+    runs = len(picked(TABLES["T16"], cells).cells)
     with occupied(tmp_path / "runs" / spec.id):
-        refused(*command, words="another process is at work in ")
-    assert osscl(*command)[0] == 0
+        code, shown, errors = osscl(*command)
+    assert code == 3 and shown.count("(n=1)") == runs - 1
+    assert errors == "osscl: 1 run is being made by another process; the same command shows more later\n"
+    code, shown, _ = osscl(*command)
+    assert code == 0 and shown.count("(n=1)") == runs
+
+
+def test_a_run_that_diverges_fails_the_command_after_the_table_is_shown(osscl, tmp_path, monkeypatch):
+    def diverging(spec, *args, **kwargs):
+        raise Diverged("the loss is not finite")
+
+    monkeypatch.setattr("osscl.experiments.run._carry_out", diverging)
+    code, shown, errors = osscl("table", "T16", *ON_DEMO, "--out", tmp_path / "runs")
+    assert code == 2 and "T16: " in shown and "3 of 3 runs came to nothing" in errors
+
+
+@pytest.mark.parametrize(
+    "command", [["table", "T16", "--cells", "continual/ursl"], ["experiments", "L3", "--cells", "memory-500/ursl"],
+                ["figure", "F1"]], ids=lambda command: command[0]
+)  # fmt: skip
+def test_whatever_carries_out_runs_can_write_scalars(osscl, refused, tmp_path, command):
+    pytest.importorskip("tensorboard")
+    refused(*command, *ON_DEMO, "--out", tmp_path, "--track", "wandb", words="unknown tracker 'wandb'")
+    assert osscl(*command, *ON_DEMO, "--out", tmp_path, "--track", "tensorboard")[0] == 0
+    (folder,) = tmp_path.glob("*/tensorboard")
+    assert list(folder.iterdir())
+
+
+# ----- minutes of runs that shared their device
+
+
+@pytest.fixture
+def shared(osscl, tmp_path):
+    """T6 on the demo's data, made beside other work: its records, and the command that was typed."""
+    command = ["table", "T6", *ON_DEMO, "--cells", "co2l-j,ursl", "--out", tmp_path / "runs"]
+    assert osscl(*command, "--shared-device")[0] == 0
+    return command, records_of(tmp_path / "runs")
+
+
+def test_runs_that_shared_their_device_are_not_recorded_where_minutes_are_asked_for(osscl, shared, tmp_path):
+    command, _ = shared
+    shown = osscl(*command, "--dry-run")[1]
+    assert (
+        "2 runs, 2 to run" in shown
+        and shown.count("to time") == 2
+        and f"anew in {tmp_path / 'runs' / 'timed'}" in shown
+    )
+    assert "2 runs, 0 to run" in osscl(*command, "--dry-run", "--shared-device")[1]  # it would say no more
+    listed = osscl("table", "list", *ON_DEMO[:6], "--out", tmp_path / "runs", "--format", "csv")[1]
+    counts = {line[""]: line["recorded"] for line in csv.DictReader(listed.splitlines())}
+    assert counts["T6"] == "0" and counts["T4"] == "1"  # ursl as it stands, whose accuracy counts
+
+
+def test_they_are_made_anew_beside_their_records_which_stay(osscl, shared, tmp_path):
+    command, records = shared
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*.json")}
+    code, shown, errors = osscl(*command)
+    assert (code, errors) == (0, "") and shown.count("(n=1)") == 3
+    assert {path: path.read_bytes() for path in before} == before
+    made = records_of(tmp_path / "runs" / "timed")
+    assert set(made) == set(records) and all(record.made_by.timed for record in made.values())
+    fresh = [phase for record in made.values() for step in record.steps for phase in step.phases]
+    assert not any(
+        phase.cached for phase in fresh
+    )  # a reference from the cache may have been trained beside other work
+    assert osscl("runs", tmp_path / "runs")[2] == ""  # two records of a run, and nothing wrong with either
+
+
+def test_what_is_timed_is_made_anew_once(osscl, shared, tmp_path, monkeypatch):
+    command, _ = shared
+    osscl(*command)
+    monkeypatch.setattr("osscl.experiments.run._carry_out", None)
+    code, shown, errors = osscl(*command)
+    assert (code, errors) == (0, "") and shown.count("(n=1)") == 3
+    assert "2 runs, 0 to run" in osscl(*command, "--dry-run")[1]
+
+
+def test_accuracy_is_the_first_records_and_time_the_timed_ones(shared, tmp_path):
+    _, records = shared
+    cell = on_demo(picked(TABLES["T6"], "ursl/learner")).cells[0]
+    first = records[cell.spec(SMOKE, 0).id]
+    later = replace(first, final=1.0, made_by=replace(first.made_by, shared_device=False))
+    for place, record in (("a", first), ("a/timed", later)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    for folders in (["a"], ["a", "a/timed"], ["a/timed"]):
+        known, problems = known_records([tmp_path / folder for folder in folders])
+        assert not problems and outcome(cell, known, SMOKE, [0]).values
+        final = outcome(replace(cell, measure="accuracy"), known, SMOKE, [0]).mean
+        assert final == (1.0 if folders == ["a/timed"] else first.final)
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_second_record_that_tells_no_time_either_is_named_and_not_made_again(
+    osscl, shared, tmp_path, monkeypatch, damage
+):
+    command, records = shared
+    for id, record in records.items():
+        text = json.dumps(record_to_plain(replace(record, final=1.0)))
+        path = tmp_path / "runs" / "timed" / id / f"{id}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(text if damage is None else damage)
+    monkeypatch.setattr("osscl.experiments.run._carry_out", None)
+    code, shown, errors = osscl(*command)
+    assert code == 0 and "(n=1)" not in shown and errors.count("skipped: ") == 2
+    assert ("is another record of" if damage is None else "move it away") in errors
+
+
+# ----- a run that is stopped
 
 
 def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
@@ -523,6 +680,7 @@ def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refuse
     ("args", "words"),
     [
         (["figure", "F3"], ["unknown figure 'F3'", "F1, F2"]),
+        (["figure", "T4"], "T4 is no figure: osscl table T4"),
         (["figure", "F1", "--seeds", "x"], "seeds must be written as"),
         (["figure", "F1", "--engine", "slurm"], ["unknown engine 'slurm'", "local, ray"]),
         (["table", "T4", "--address", "head:1"], "give --engine ray"),

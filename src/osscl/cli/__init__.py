@@ -10,9 +10,9 @@ import typer
 
 from osscl import __version__
 from osscl.cli import agent, bench, claims, compare, data, demo, figure, model, report, run, runs, study, table, tune
+from osscl.cli.wanted import UNFINISHED
 from osscl.errors import Stopped, UserError
 
-UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
 PLAINER = {"—": "-", "…": ".", "±": "+-"}  # for terminals that cannot show them
 CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *CLOSED)

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from osscl.errors import unknown
+from osscl.errors import SpecError, unknown
 from osscl.experiments import ablations, published, search
 from osscl.experiments.cells import Cell, Note, Table
+from osscl.experiments.limits import LIMITS
 
 OURS = "URSL's cells run ursl: the paper's algorithm; optimisers, projector and head are ours (T8), and so is ursl-plus"
 
@@ -25,13 +26,18 @@ TABLES: Mapping[str, Table] = {
     )
 }  # fmt: skip
 FIGURES: Mapping[str, Table] = {"F1": ablations.F1, "F2": ablations.F2}
+COMMANDS = {"table": TABLES, "figure": FIGURES, "experiments": LIMITS}
 
 
-def one_of(tables: Mapping[str, Table], kind: str, name: str) -> Table:
-    """The table of this name, in capitals or not."""
-    if name.upper() not in tables:
-        raise unknown(kind, name, tables)
-    return tables[name.upper()]
+def one_of(tables: Mapping[str, Table], kind: str, name: str, *others: str) -> Table:
+    """The table of this name, in capitals or not; `others` are names that are allowed besides."""
+    id = name.upper()
+    if id in tables:
+        return tables[id]
+    for command, elsewhere in COMMANDS.items():
+        if id in elsewhere:
+            raise SpecError(f"{id} is no {kind}: osscl {command} {id}")
+    raise unknown(kind, name, [*others, *tables])
 
 
 def picked(table: Table, patterns: str | None) -> Table:
