@@ -700,14 +700,14 @@ def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
 
 def test_claims_go_by_whatever_is_recorded(osscl, world):
     osscl("table", "T5", *ON_DEMO, "--out", world / "runs")
-    for asked, words in (([], "undecided,—,"), (["--schedule", "smoke"], "tried,smoke on demo data,T5 variant3")):
+    for asked, words in (([], "undecided,,,,accuracy,,,0,"), (["--schedule", "smoke"], "tried,smoke,demo,T5 variant3")):
         code, shown, errors = osscl("claims", *asked, "--out", world / "runs", "--format", "csv")
         assert (code, errors) == (0, "")
         line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
-        assert line.startswith(f"T-hat helps,{words}") and ("(n=1)" in line) == bool(asked)
+        assert line.startswith(f"T-hat helps,{words}") and (",1,0,," in line) == bool(asked)
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
     told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
-    assert "0 holds, 0 refuted" in told and "which decide nothing" in told
+    assert "claims: 2" in told and "tried; " in told and "holds" not in told and "which decide nothing" in told
 
 
 def test_a_note_stands_under_a_table_that_has_its_cell():
