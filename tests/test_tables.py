@@ -707,7 +707,7 @@ def test_claims_go_by_whatever_is_recorded(osscl, world):
         assert line.startswith(f"T-hat helps,{words}") and (",1,0,," in line) == bool(asked)
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
     told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
-    assert "claims: 2" in told and "tried; " in told and "holds" not in told and "which decide nothing" in told
+    assert re.search(r"\d claims: \d+ tried; ", told) and "holds" not in told and "which decide nothing" in told
 
 
 def test_a_note_stands_under_a_table_that_has_its_cell():
