@@ -413,6 +413,24 @@ def test_on_the_demos_data_neither_title_nor_notes_speak_of_the_papers(id):
     assert shown.title.endswith(", on digits")
 
 
+@pytest.mark.parametrize("id", ["T1", "T4", "T15", "L1", "L3", "F1", "F2"])
+def test_on_the_demos_data_a_note_tells_the_labels_and_memories_of_the_rows_that_are_there(id):
+    table = on_demo({**ALL, **LIMITS}[id])
+    (note,) = [note for note in table.all_notes if "memory of" in note]
+    told = {(labels, memory) for labels, words in re.findall(r"(\d+|all) labels[^;]* memory of ([0-9or ]+)", note)
+            for memory in words.strip().split(" or ")}  # fmt: skip
+    worlds = [cell.scenario for cell in table.cells]
+    assert told == {(str(world.labels_per_class or "all"), str(world.memory)) for world in worlds}
+    assert ("rows" in note) == (len(table.cells) > 1)
+
+
+@pytest.mark.parametrize("place", ["paper", "demo"])
+def test_notes_under_a_figure_are_sentences(osscl, place):
+    lines = osscl("figure", "F1", "--no-run", "--on", place, "--format", "markdown")[1].splitlines()
+    notes = lines[lines.index("", 2) + 1 :]
+    assert len(notes) == 2 and all(line[0].isupper() and line.endswith(".") for line in notes)
+
+
 def test_on_the_papers_data_they_do():
     shown = paper.section(TABLES["T2"], {}, PAPER, [0])
     assert shown.title == "T2: methods on cifar100: P=0.05 |M|=500, P=0.1 |M|=1000"

@@ -36,9 +36,16 @@ def on_terminal() -> bool:
 
 def table(*columns: str, caption: str | None = None) -> Table:
     """A table whose cells fold where it is narrow: an id that is cut short is none."""
-    made = Table(caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    made = Table(caption=caption)
     for name in columns:
         made.add_column(name, overflow="fold")
+    return made
+
+
+def narrow_table(*columns: str) -> Table:
+    """The same without a frame, for many columns or rows of one line."""
+    made = table(*columns)
+    made.box, made.padding, made.pad_edge, made.show_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False, False
     return made
 
 

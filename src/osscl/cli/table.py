@@ -112,7 +112,7 @@ def _show_text(section: "TableSection") -> None:
 
     from osscl.cli import show
 
-    console, shown = show.console(), show.table(*section.columns)
+    console, shown = show.console(), show.narrow_table(*section.columns)
     for row in section.rows:
         shown.add_row(*row)
     typer.echo(textwrap.fill(section.title, console.width, break_on_hyphens=False) + "\n")
@@ -124,12 +124,12 @@ def _show_text(section: "TableSection") -> None:
 
 def show_plan(asked: "Wanted", there: "Recorded", how: "How") -> None:
     """The runs of a part of a table, and what those that are missing will cost."""
-    from osscl.cli.show import console, counted, table, unbroken
+    from osscl.cli.show import console, counted, narrow_table, unbroken
     from osscl.experiments.plan import cells_by_run
 
     specs, left = asked.runs(), there.left(asked, how.timed)
     made = cells_by_run(asked.table.cells, asked.schedule, asked.seeds)
-    screen, shown = console(), table("run", "cells", "seed", "state")
+    screen, shown = console(), narrow_table("run", "cells", "seed", "state")
     for spec in specs:
         shown.add_row(spec.id, ", ".join(made[spec.id]), str(spec.seed), _state(spec, there, left, how))
     screen.print(unbroken(shown, 1, screen.width))
