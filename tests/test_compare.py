@@ -269,7 +269,7 @@ def test_names_are_looked_up_where_other_commands_read_records(typed, results, t
 
 
 def test_without_a_folder_of_records_a_name_is_refused(refuses):
-    refuses("compare", "ursl", "co2l", words=["'ursl' is no file or folder", "no folder results or runs"])
+    refuses("compare", "ursl", "co2l", words="no folder results or runs to look a configuration up in")
 
 
 def test_a_damaged_record_is_named_and_passed_over(typed, results):

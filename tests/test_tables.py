@@ -519,6 +519,18 @@ def test_one_record_in_two_places_is_one_and_another_of_its_id_is_told(osscl, on
     assert "0 (n=1)" in shown and f"is another record of {record.id}" in errors
 
 
+def test_two_folders_may_have_records_of_one_run_and_the_first_one_counts(one_record, tmp_path):
+    cell, record = one_record
+    for place, final in (("results", 1.0), ("runs", 2.0)):
+        (tmp_path / place).mkdir()
+        kept = replace(record, final=final)
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(kept)))
+    records, problems = known_records([tmp_path / "results", tmp_path / "runs"])
+    assert not problems and outcome(cell, records, SMOKE, [0]).mean == 1.0
+    (told,) = known_records([tmp_path])[1]
+    assert str(tmp_path / "runs") in told and "the first one counts" in told
+
+
 def test_a_terminal_without_columns_is_written_to_as_one_of_80(osscl, monkeypatch):
     monkeypatch.setenv("COLUMNS", "0")
     code, shown, _ = osscl("table", "T7")

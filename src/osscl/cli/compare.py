@@ -127,7 +127,10 @@ def notes(confidence: float, alone: list[str], anyway: bool) -> list[str]:
 
 def looked_up(results: list[Path] | None, out: Path) -> "tuple[list[RunRecord], str]":
     """The records among which a name is looked up, where other commands read theirs, and those places in words."""
-    folders = [folder for folder in (*(results or [ask.RESULTS]), out) if folder.is_dir()]
+    places = [*(results or [ask.RESULTS]), out]
+    folders = [folder for folder in places if folder.is_dir()]
+    if not folders and not results:
+        raise UserError(f"no folder {' or '.join(map(str, places))} to look a configuration up in; give --results")
     records = ask.recorded_in(results, out).records  # refuses a folder that was named and is not there
     return list({record.id: record for record in reversed(records.values())}.values()), " and ".join(map(str, folders))
 
@@ -153,8 +156,6 @@ def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRe
     """Those of one configuration."""
     from osscl.report.naming import method_name
 
-    if not places:
-        raise UserError(f"{side!r} is no file or folder, and there is no folder results or runs to look it up in")
     found = [record for record in records if side in (known_as(record), method_name(record))]
     if not found:
         what = "no such file, and no records" if Path(side).suffix == ".json" else "no records"

@@ -30,21 +30,28 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
     first record that is timed is kept beside one that is not."""
     records: dict[str, RunRecord] = {}
     problems: list[str] = []
-    for path in dict.fromkeys(path for folder in folders for path in record_files(folder)):
-        try:
-            record = read_record(path)
-        except DataError as error:
-            problems.append(f"{error}; move it away to run it again")
-            continue
-        if not isinstance(record.spec.method, Elsewhere) and record.spec.id != record.id:
-            problems.append(f"{path}: its id is not that of its spec; move it away to run it again")
-            continue
-        first = records.setdefault(record.id, record)
-        if is_timed_anew(first, record):
-            first = records.setdefault(anew(record.id), record)
-        if first != record:
-            problems.append(f"{path} is another record of {record.id}; the first one counts")
+    for folder in folders:
+        met = set()  # a folder may have a record of its own of a run that another has too, and not two that differ
+        for path in record_files(folder):
+            try:
+                record = _own_record(path)
+            except DataError as error:
+                problems.append(f"{error}; move it away to run it again")
+                continue
+            first = records.setdefault(record.id, record)
+            if is_timed_anew(first, record):
+                first = records.setdefault(anew(record.id), record)
+            if first != record and record.id in met:
+                problems.append(f"{path} is another record of {record.id}; the first one counts")
+            met.add(record.id)
     return records, problems
+
+
+def _own_record(path: Path) -> RunRecord:
+    record = read_record(path)
+    if not isinstance(record.spec.method, Elsewhere) and record.spec.id != record.id:
+        raise DataError(f"{path}: its id is not that of its spec")
+    return record
 
 
 def anew(id: str) -> str:
