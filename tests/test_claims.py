@@ -1,12 +1,14 @@
 """Claims over recorded pairs: what holds, what is refuted, what too few seeds leave open."""
 
+import csv
+import json
 from dataclasses import replace
 
 import pytest
 
 from osscl.experiments.ablations import ABLATION
 from osscl.experiments.claims import Claim, Finding, compare, difference, findings, same_stream
-from osscl.experiments.record import GateRecord, Provenance, RunRecord, StepRecord
+from osscl.experiments.record import GateRecord, Provenance, RunRecord, StepRecord, record_to_plain
 from osscl.experiments.stand_in import cell_on_demo
 from osscl.experiments.stated import CLAIMS
 from osscl.experiments.tables import cell_of
@@ -282,6 +284,78 @@ def test_the_drawing_is_xml_with_a_point_for_every_step():
     )
     assert len(drawn.findall(".//{*}circle")) == 4 and len(drawn.findall(".//{*}polyline")) == 2
     assert drawn.find("{*}title").text == "F1: <curves> & more"
+
+
+# ----- as they are typed
+
+
+@pytest.fixture
+def on_disk(tmp_path, monkeypatch):
+    """Records that fit together only as far as claims look at them."""
+    monkeypatch.setattr("osscl.experiments.record.flaw_of", lambda record: "")
+
+    def write(*records):
+        for one in records:
+            folder = tmp_path / "results" / one.made_by.date
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{one.id}.json").write_text(json.dumps(record_to_plain(one)))
+        return tmp_path / "results"
+
+    return write
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_claim_is_a_block_with_no_word_broken(typed, on_disk, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    results = on_disk(*pairs(HELPS, [1.0, 2.0, 3.0]), *pairs(HELPS, [1.0], schedule=SHORT))
+    code, shown, errors = typed("claims", "--results", results)
+    lines = shown.splitlines()
+    assert (code, errors) == (0, "") and lines[0] == "L_TD helps: holds at paper"
+    assert max(map(len, lines)) <= width and len(lines) < 100
+    words = " ".join(shown.split())
+    assert "T4 all-losses/ursl − without-td/ursl: +2.0 ± 0.8 (n=3), seeds 0, 1, 2; paper's +2.0" in words
+    assert "L_TD helps: undecided at short T4 all-losses/ursl − without-td/ursl: +1.0 (n=1), seed 0; " in words
+    assert "rainbow is level with random: undecided, needs T15, seeds 0-2" in words
+    for claim in CLAIMS:
+        assert claim.statement in words
+
+
+def test_claims_are_counted_once_however_many_schedules_have_pairs(typed, on_disk):
+    results = on_disk(*pairs(HELPS, [1.0] * 3), *pairs(HELPS, [1.0], schedule=SHORT))
+    others = len(CLAIMS) - sum(found(claim, *pairs(HELPS, [1.0]))[0].parts != () for claim in CLAIMS)
+    for format in ("text", "markdown", "latex"):
+        shown = " ".join(typed("claims", "--results", results, "--format", format)[1].split())
+        counted = "at paper 1 holds, 0 refuted, 2 undecided; at short 0 holds, 0 refuted, 3 undecided"
+        assert f"{len(CLAIMS)} claims: {counted}; {others} without a pair; over 8 records." in shown
+
+
+def test_a_row_of_claims_can_be_read_without_those_above_it(typed, on_disk):
+    claim = next(claim for claim in CLAIMS if claim.statement == "T-hat helps")
+    parts = [replace(claim, comparisons=(comparison,)) for comparison in claim.comparisons]
+    results = on_disk(*pairs(parts[0], [1.0, 2.0, 3.0]), *pairs(parts[1], [-0.5]))
+    shown = typed("claims", "--results", results, "--format", "csv")[1]
+    of_it = [line for line in csv.DictReader(shown.splitlines()) if line["claim"] == "T-hat helps"]
+    numbers = [(line["difference"], line["std"], line["n"], line["seeds"], line["paper_difference"]) for line in of_it]
+    assert numbers == [("2", "0.8165", "3", "0 1 2", "8.5"), ("-0.5", "", "1", "0", "5.9")]
+    assert {(line["verdict"], line["schedule"], line["data"], line["needs"]) for line in of_it} == {
+        ("undecided", "paper", "paper", "T5, seeds 1-2")
+    }
+    for format, start in (("markdown", "| T-hat helps | undecided (2 of 2 compared) |"), ("latex", "T-hat helps &")):
+        lines = typed("claims", "--results", results, "--format", format)[1].splitlines()
+        assert sum(line.startswith(start) for line in lines) == 2
+
+
+def test_a_run_made_anew_for_its_time_decides_a_claim_about_minutes(typed, on_disk):
+    slower = next(claim for claim in CLAIMS if claim.statement == "BYOL is slower than SimCLR")
+    slower = replace(slower, comparisons=slower.comparisons[:1])
+    (comparison,) = slower.comparisons
+    timed = [record(comparison.better, 0, 30.0, minutes=4.0), record(comparison.worse, 0, 30.0, minutes=1.0)]
+    shared = [replace(one, made_by=replace(one.made_by, shared_device=True)) for one in timed]
+    assert not found(slower, *shared)[0].parts
+    later = [replace(one, made_by=replace(one.made_by, date="2026-02-02")) for one in timed]
+    shown = typed("claims", "--results", on_disk(*shared, *later), "--format", "csv")[1]
+    (line,) = [line for line in csv.DictReader(shown.splitlines()) if line["claim"] == slower.statement]
+    assert (line["difference"], line["n"], line["quantity"]) == ("3", "1", "minutes")
 
 
 def test_a_page_shows_the_tables_that_records_speak_of_and_the_claims():

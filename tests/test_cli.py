@@ -868,6 +868,17 @@ def test_our_own_bugs_keep_their_traceback(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("called", "words"), [("/somewhere/osscl/__main__.py", "python -m osscl"), ("/somewhere/bin/osscl", "bin/osscl")]
+)
+def test_the_demo_names_a_command_that_can_be_typed(monkeypatch, called, words):
+    from osscl.cli.demo import program
+
+    monkeypatch.setattr(sys, "argv", [called])
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert " ".join(program()).endswith(words) and "__main__" not in " ".join(program())
+
+
+@pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
 )
 def test_too_little_memory_is_told_in_one_line(refused, monkeypatch, error):
@@ -875,7 +886,22 @@ def test_too_little_memory_is_told_in_one_line(refused, monkeypatch, error):
         raise error
 
     monkeypatch.setattr("osscl.experiments.run.build_stream", fails)
-    refused(*DIGITS, words="memory ran out")
+    refused(*DIGITS, words=["memory ran out", "--set learner.batch"])
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory: you tried")]
+)
+def test_too_little_memory_for_a_model_is_no_other_version_of_it(refused, osscl, copied, monkeypatch, error):
+    def fails(*_, **__):
+        raise error
+
+    command = [*DIGITS, "--method", "labels-only", "--out", copied.parent / "begun"]
+    assert osscl(*command, "--max-minutes", "0")[0] == 3
+    monkeypatch.setattr("osscl.methods.ursl.Ursl.load_state", fails)
+    line = refused("predict", copied, words="memory ran out")
+    assert "--set" not in line  # it has no such flag
+    refused(*command, words="memory ran out")
 
 
 # ----- in a process of its own

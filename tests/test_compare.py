@@ -240,6 +240,38 @@ def test_settings_are_headings_and_rows_are_sorted_and_whole_at_80_columns(typed
     assert next(line for line in lines if line.startswith("paper")).endswith("— (3 of 3)")
 
 
+def test_where_settings_differ_both_are_named(typed, tmp_path):
+    other = replace(BASE.spec.scenario, peripheral=("tinyimagenet",))
+    for record in (*side([2, 2], "A-one"), *side([1, 1], "B-one", scenario=other)):
+        (tmp_path / record.configuration).mkdir(exist_ok=True)
+        (tmp_path / record.configuration / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    code, shown, _ = typed("compare", tmp_path / "A-one", tmp_path / "B-one", "--anyway")
+    assert code == 0 and f"\nA: {setting_words(BASE.spec.scenario)}; B: {setting_words(other)}\n" in shown
+
+
+def test_words_around_the_rows_wrap_at_the_terminals_width(typed, results, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    alone = side([1, 1, 1, 1, 1, 1, 1], "A-one")[3:]
+    for record in alone:
+        (results / "A-one" / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    code, shown, _ = typed("compare", "A-one", "B-one", "--results", results, "--anyway")
+    assert code == 0 and max(map(len, shown.splitlines())) <= 80
+    assert all(record.id in shown for record in alone)
+
+
+def test_names_are_looked_up_where_other_commands_read_records(typed, results, tmp_path):
+    assert typed("compare", "A-one", "B-one")[0] == 0  # ./results
+    (results / "B-one").rename(tmp_path / "runs")
+    code, shown, _ = typed("compare", "A-one", "B-one")
+    assert code == 0 and "0, 1, 2 (n=3)" in shown
+    code, shown, _ = typed("compare", "A-one", "B-one", "--results", results / "A-one", "--out", tmp_path / "runs")
+    assert code == 0 and "0, 1, 2 (n=3)" in shown
+
+
+def test_without_a_folder_of_records_a_name_is_refused(refuses):
+    refuses("compare", "ursl", "co2l", words="no folder results or runs to look a configuration up in")
+
+
 def test_a_damaged_record_is_named_and_passed_over(typed, results):
     (results / "A-one" / "broken.json").write_text("{")
     code, _, told = typed("compare", "A-one", "B-one", "--results", results)

@@ -201,6 +201,22 @@ def test_others_may_read_a_state_where_the_umask_lets_them(tmp_path):
     assert (tmp_path / "state.safetensors").stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.parametrize("kind", ["pipe", "folder", "link to a pipe"])
+def test_what_is_no_regular_file_is_never_replaced(tmp_path, kind):
+    path = tmp_path / "there.safetensors"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        path.symlink_to(tmp_path / "pipe") if kind == "link to a pipe" else (tmp_path / "pipe").rename(path)
+    before = path.lstat()
+    for write in (lambda: write_text(path, "x"), lambda: write_state(path, {"x": 1})):
+        with pytest.raises(UserError, match="no regular file"):
+            write()
+    assert (path.lstat().st_ino, path.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert len(list(tmp_path.iterdir())) == (2 if kind == "link to a pipe" else 1)
+
+
 def test_a_link_that_leads_nowhere_is_not_replaced(tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
     with pytest.raises(UserError, match="exists"):

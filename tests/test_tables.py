@@ -1,20 +1,24 @@
 """Tables as commands: every cell gets a record, nothing runs twice, and a verdict is one of a few words."""
 
+import csv
 import json
 import re
 import statistics
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from osscl.data import benchmarks
+from osscl.errors import Diverged
 from osscl.experiments.cells import Published
 from osscl.experiments.checkpoint import Options, occupied
 from osscl.experiments.engine import carry_out
 from osscl.experiments.limits import LIMITS
 from osscl.experiments.outcomes import measured, outcome, outcomes
-from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, together
+from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, split_seconds, together
 from osscl.experiments.record import record_to_plain
+from osscl.experiments.search import chosen_rows
 from osscl.experiments.stand_in import on_demo
 from osscl.experiments.tables import FIGURES, TABLES, cell_of, picked
 from osscl.frozen import override
@@ -23,6 +27,7 @@ from osscl.report import paper
 from osscl.report.tables import minutes
 
 ALL = {**TABLES, **FIGURES}
+RESULTS = Path(__file__).parents[1] / "results"
 NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
 ON_DEMO = ["--on", "demo", "--schedule", "smoke", "--seeds", "0", "--device", "cpu"]
 
@@ -204,21 +209,96 @@ def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_onc
     assert alone > cost_of(fewer, records.values()).seconds and cost_of(fewer, records.values()).unknown == 0
 
 
+@pytest.mark.parametrize("schedule", [PAPER, SHORT], ids=lambda schedule: schedule.name)
+def test_more_records_do_not_make_an_estimate_worse(schedule):
+    """Of an H200: a few that were timed, and many of other schedules and fields that shared their device."""
+    records = records_of(RESULTS / "h200")
+    usual, plus = (cell_of("T4", f"all-losses/{name}").spec(PAPER, 0).id for name in ("ursl", "ursl-plus"))
+    timed = [records[usual], records[plus]]
+    assert all(record.made_by.timed for record in timed)
+    specs = runs_of(TABLES["T4"].cells, schedule, [1])
+    few, all_ = cost_of(specs, timed), cost_of(specs, records.values())
+    (reference, learner), (_, shorter) = map(split_seconds, timed)
+    share = schedule.share
+    assert few.seconds == pytest.approx(share * (reference + 6 * learner + shorter), rel=0.01)
+    assert (all_.seconds, all_.unknown) == (pytest.approx(few.seconds, rel=0.1), 0)
+
+
+def test_an_estimate_goes_by_timed_runs_then_by_the_schedule_then_by_the_method():
+    records = records_of(RESULTS / "h200")
+    spec = cell_of("T4", "all-losses/ursl").spec(PAPER, 1)
+    timed = records[cell_of("T4", "all-losses/ursl").spec(PAPER, 0).id]
+    other = replace(timed, spec=replace(timed.spec, method=override(spec.method, ["learner.lam=0.3"])))
+    short = replace(timed, spec=replace(timed.spec, schedule=SHORT))
+
+    def taking(record, seconds, **changes):
+        phases = tuple(replace(step, phases=()) for step in record.steps)
+        return replace(record, steps=phases, made_by=replace(record.made_by, seconds=seconds, **changes))
+
+    shared = taking(timed, 4000.0, shared_device=True)
+    found = [shared, taking(short, 3000.0), taking(other, 2000.0), taking(timed, 1000.0)]  # the best last
+    scaled = 3000.0 / SHORT.share
+    for best, seconds in enumerate((4000.0, scaled, 2000.0, 1000.0), 1):
+        assert cost_of([spec], found[:best]).seconds == pytest.approx(seconds)
+
+
 def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):
     code, shown, errors = osscl("table", "T2", "--dry-run", "--seeds", "0-2", "--out", tmp_path / "runs")
     assert (code, errors) == (0, "") and "p05-cifar10/ursl" in shown and "to run" in shown
-    assert "expected minutes: —" in shown and not list(tmp_path.iterdir())
-    whole = shown.count("to run │")
-    parts = [
-        osscl("table", "T2", "--dry-run", "--shard", f"{i}/2", "--out", tmp_path)[1].count("to run │") for i in (1, 2)
-    ]
-    assert sum(parts) == whole > 40
+    assert "expected minutes: no record to estimate from" in shown and not list(tmp_path.iterdir())
+    parts = [osscl("table", "T2", "--dry-run", "--shard", f"{i}/2", "--out", tmp_path)[1] for i in (1, 2)]
+    whole, *halves = (sum(line.endswith("to run") for line in text.splitlines() if ":" not in line)
+                      for text in (shown, *parts))  # fmt: skip
+    assert sum(halves) == whole > 40
 
 
 def test_the_list_has_a_line_for_each(osscl, world):
     code, shown, errors = osscl("table", "list", "--on", "demo", "--schedule", "smoke", "--format", "csv")
     assert (code, errors) == (0, "")
     assert [line.split(",")[0] for line in shown.splitlines()[1:]] == list(ALL)
+
+
+@pytest.mark.parametrize("place", ["paper", "demo"])
+def test_a_line_of_the_list_fits_80_columns(osscl, monkeypatch, place):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, shown, _ = osscl("table", "list", "--on", place, "--results", RESULTS)
+    lines = shown.splitlines()
+    body = lines[lines.index(next(line for line in lines if line.startswith("──"))) + 1 :]
+    rows = body[: body.index("")]
+    assert code == 0 and [line.split()[0] for line in rows] == list(ALL)
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_no_record_speaks_for_is_told_in_one_way(osscl):
+    shown = osscl("table", "list", "--results", RESULTS, "--format", "csv")[1]
+    lines = {line[""]: line for line in csv.DictReader(shown.splitlines())}
+    assert (lines["T3"]["minutes"], lines["T3"]["unknown"], lines["T3"]["runs"]) == ("—", "87", "87")
+    assert float(lines["T1"]["minutes"]) > 0 and int(lines["T1"]["unknown"]) > 0
+    assert all(line["unknown"].isdecimal() for line in lines.values())
+
+
+def test_a_run_is_one_run_and_seconds_are_no_0_minutes(osscl, one_record, tmp_path):
+    _, record = one_record
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    command = ["table", "T16", *ON_DEMO[:-4], "--seeds", "1", "--cells", "continual/ursl", "--results", folder]
+    shown = osscl(*command, "--out", tmp_path / "runs", "--dry-run")[1]
+    assert ": 1 run, 1 to run\n" in shown and "expected minutes: less than 1\n" in shown
+    command[command.index("--cells") + 1] = "continual/ursl,pretrained/ursl"
+    shown = osscl(*command, "--out", tmp_path / "runs", "--dry-run")[1]
+    assert ": 2 runs, 2 to run\n" in shown and "less than 1; 1 run with no record to estimate from\n" in shown
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_ids_and_names_of_fields_stay_whole(osscl, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for id in ("T1", "T6", "T14"):
+        shown = osscl("table", id, "--dry-run")[1]
+        for spec in runs_of(TABLES[id].cells, PAPER, [0, 1, 2]):
+            assert spec.id in shown
+    shown = osscl("table", "T8")[1]
+    assert all(row[0] in shown for row in chosen_rows())
 
 
 # ----- verdicts
@@ -333,6 +413,24 @@ def test_on_the_demos_data_neither_title_nor_notes_speak_of_the_papers(id):
     assert shown.title.endswith(", on digits")
 
 
+@pytest.mark.parametrize("id", ["T1", "T4", "T15", "L1", "L3", "F1", "F2"])
+def test_on_the_demos_data_a_note_tells_the_labels_and_memories_of_the_rows_that_are_there(id):
+    table = on_demo({**ALL, **LIMITS}[id])
+    (note,) = [note for note in table.all_notes if "memory of" in note]
+    told = {(labels, memory) for labels, words in re.findall(r"(\d+|all) labels[^;]* memory of ([0-9or ]+)", note)
+            for memory in words.strip().split(" or ")}  # fmt: skip
+    worlds = [cell.scenario for cell in table.cells]
+    assert told == {(str(world.labels_per_class or "all"), str(world.memory)) for world in worlds}
+    assert ("rows" in note) == (len(table.cells) > 1)
+
+
+@pytest.mark.parametrize("place", ["paper", "demo"])
+def test_notes_under_a_figure_are_sentences(osscl, place):
+    lines = osscl("figure", "F1", "--no-run", "--on", place, "--format", "markdown")[1].splitlines()
+    notes = lines[lines.index("", 2) + 1 :]
+    assert len(notes) == 2 and all(line[0].isupper() and line.endswith(".") for line in notes)
+
+
 def test_on_the_papers_data_they_do():
     shown = paper.section(TABLES["T2"], {}, PAPER, [0])
     assert shown.title == "T2: methods on cifar100: P=0.05 |M|=500, P=0.1 |M|=1000"
@@ -355,7 +453,9 @@ def test_words_around_a_table_wrap_at_the_terminals_width(osscl, monkeypatch, wi
     [
         (["T19"], ["unknown table 'T19'", "T1, T2"]),
         ([""], "unknown table ''"),
-        (["F1"], "unknown table 'F1'"),
+        (["F1"], "F1 is no table: osscl figure F1"),
+        (["l2"], "L2 is no table: osscl experiments L2"),
+        (["lst"], ["unknown table 'lst'", "did you mean 'list'?"]),
         (["T2", "--cells", "ursll"], ["unknown cell of T2 'ursll'", "p05-cifar10/ursl"]),
         (["T2", "--cells", ""], "unknown cell of T2 ''"),
         (["T2", "--cells", "ursl,,"], "unknown cell of T2 ''"),
@@ -383,6 +483,7 @@ def test_a_damaged_record_is_named_skipped_and_never_rewritten(osscl, tmp_path, 
     code, shown, errors = osscl("table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs")
     assert code == 0 and "(n=" not in shown and "asked: seed 0" in shown
     assert errors.startswith("skipped: ") and str(file) in errors and errors.count("\n") == 1
+    assert "move it away to run it again" in errors
     assert file.read_bytes() == damage and list(file.parent.iterdir()) == [file]
 
 
@@ -418,6 +519,18 @@ def test_one_record_in_two_places_is_one_and_another_of_its_id_is_told(osscl, on
     assert "0 (n=1)" in shown and f"is another record of {record.id}" in errors
 
 
+def test_two_folders_may_have_records_of_one_run_and_the_first_one_counts(one_record, tmp_path):
+    cell, record = one_record
+    for place, final in (("results", 1.0), ("runs", 2.0)):
+        (tmp_path / place).mkdir()
+        kept = replace(record, final=final)
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(kept)))
+    records, problems = known_records([tmp_path / "results", tmp_path / "runs"])
+    assert not problems and outcome(cell, records, SMOKE, [0]).mean == 1.0
+    (told,) = known_records([tmp_path])[1]
+    assert str(tmp_path / "runs") in told and "the first one counts" in told
+
+
 def test_a_terminal_without_columns_is_written_to_as_one_of_80(osscl, monkeypatch):
     monkeypatch.setenv("COLUMNS", "0")
     code, shown, _ = osscl("table", "T7")
@@ -432,12 +545,121 @@ def test_a_record_in_results_is_not_made_again(osscl, world, tmp_path, monkeypat
     assert code == 0 and shown.count("(n=1)") == 3 and not (tmp_path / "runs").exists()
 
 
-def test_two_processes_do_not_write_the_same_record(refused, osscl, tmp_path):
+@pytest.mark.parametrize("cells", ["continual/ursl", "*"])
+def test_a_run_of_another_process_is_left_to_it_and_the_table_shown_without(osscl, tmp_path, cells):
     (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
-    command = ["table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs"]
+    command = ["table", "T16", *ON_DEMO, "--cells", cells, "--out", tmp_path / "runs"]
+    runs = len(picked(TABLES["T16"], cells).cells)
     with occupied(tmp_path / "runs" / spec.id):
-        refused(*command, words="another process is at work in ")
-    assert osscl(*command)[0] == 0
+        code, shown, errors = osscl(*command)
+    assert code == 3 and shown.count("(n=1)") == runs - 1
+    assert errors == "osscl: 1 run is being made by another process; the same command shows more later\n"
+    code, shown, _ = osscl(*command)
+    assert code == 0 and shown.count("(n=1)") == runs
+
+
+def test_a_run_that_diverges_fails_the_command_after_the_table_is_shown(osscl, tmp_path, monkeypatch):
+    def diverging(spec, *args, **kwargs):
+        raise Diverged("the loss is not finite")
+
+    monkeypatch.setattr("osscl.experiments.run._carry_out", diverging)
+    code, shown, errors = osscl("table", "T16", *ON_DEMO, "--out", tmp_path / "runs")
+    assert code == 2 and "T16: " in shown and "3 of 3 runs came to nothing" in errors
+
+
+@pytest.mark.parametrize(
+    "command", [["table", "T16", "--cells", "continual/ursl"], ["experiments", "L3", "--cells", "memory-500/ursl"],
+                ["figure", "F1"]], ids=lambda command: command[0]
+)  # fmt: skip
+def test_whatever_carries_out_runs_can_write_scalars(osscl, refused, tmp_path, command):
+    pytest.importorskip("tensorboard")
+    refused(*command, *ON_DEMO, "--out", tmp_path, "--track", "wandb", words="unknown tracker 'wandb'")
+    assert osscl(*command, *ON_DEMO, "--out", tmp_path, "--track", "tensorboard")[0] == 0
+    (folder,) = tmp_path.glob("*/tensorboard")
+    assert list(folder.iterdir())
+
+
+# ----- minutes of runs that shared their device
+
+
+@pytest.fixture
+def shared(osscl, tmp_path):
+    """T6 on the demo's data, made beside other work: its records, and the command that was typed."""
+    command = ["table", "T6", *ON_DEMO, "--cells", "co2l-j,ursl", "--out", tmp_path / "runs"]
+    assert osscl(*command, "--shared-device")[0] == 0
+    return command, records_of(tmp_path / "runs")
+
+
+def test_runs_that_shared_their_device_are_not_recorded_where_minutes_are_asked_for(osscl, shared, tmp_path):
+    command, _ = shared
+    shown = osscl(*command, "--dry-run")[1]
+    assert (
+        "2 runs, 2 to run" in shown
+        and shown.count("to time") == 2
+        and f"anew in {tmp_path / 'runs' / 'timed'}" in shown
+    )
+    assert "2 runs, 0 to run" in osscl(*command, "--dry-run", "--shared-device")[1]  # it would say no more
+    listed = osscl("table", "list", *ON_DEMO[:6], "--out", tmp_path / "runs", "--format", "csv")[1]
+    counts = {line[""]: line["recorded"] for line in csv.DictReader(listed.splitlines())}
+    assert counts["T6"] == "0" and counts["T4"] == "1"  # ursl as it stands, whose accuracy counts
+
+
+def test_they_are_made_anew_beside_their_records_which_stay(osscl, shared, tmp_path):
+    command, records = shared
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*.json")}
+    code, shown, errors = osscl(*command)
+    assert (code, errors) == (0, "") and shown.count("(n=1)") == 3
+    assert {path: path.read_bytes() for path in before} == before
+    made = records_of(tmp_path / "runs" / "timed")
+    assert set(made) == set(records) and all(record.made_by.timed for record in made.values())
+    fresh = [phase for record in made.values() for step in record.steps for phase in step.phases]
+    assert not any(
+        phase.cached for phase in fresh
+    )  # a reference from the cache may have been trained beside other work
+    assert osscl("runs", tmp_path / "runs")[2] == ""  # two records of a run, and nothing wrong with either
+
+
+def test_what_is_timed_is_made_anew_once(osscl, shared, tmp_path, monkeypatch):
+    command, _ = shared
+    osscl(*command)
+    monkeypatch.setattr("osscl.experiments.run._carry_out", None)
+    code, shown, errors = osscl(*command)
+    assert (code, errors) == (0, "") and shown.count("(n=1)") == 3
+    assert "2 runs, 0 to run" in osscl(*command, "--dry-run")[1]
+
+
+def test_accuracy_is_the_first_records_and_time_the_timed_ones(shared, tmp_path):
+    _, records = shared
+    cell = on_demo(picked(TABLES["T6"], "ursl/learner")).cells[0]
+    first = records[cell.spec(SMOKE, 0).id]
+    later = replace(first, final=1.0, made_by=replace(first.made_by, shared_device=False))
+    for place, record in (("a", first), ("a/timed", later)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    for folders in (["a"], ["a", "a/timed"], ["a/timed"]):
+        known, problems = known_records([tmp_path / folder for folder in folders])
+        assert not problems and outcome(cell, known, SMOKE, [0]).values
+        final = outcome(replace(cell, measure="accuracy"), known, SMOKE, [0]).mean
+        assert final == (1.0 if folders == ["a/timed"] else first.final)
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_second_record_that_tells_no_time_either_is_named_and_not_made_again(
+    osscl, shared, tmp_path, monkeypatch, damage
+):
+    command, records = shared
+    for id, record in records.items():
+        text = json.dumps(record_to_plain(replace(record, final=1.0)))
+        path = tmp_path / "runs" / "timed" / id / f"{id}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(text if damage is None else damage)
+    monkeypatch.setattr("osscl.experiments.run._carry_out", None)
+    code, shown, errors = osscl(*command)
+    assert code == 0 and "(n=1)" not in shown and errors.count("skipped: ") == 2
+    assert ("is another record of" if damage is None else "move it away") in errors
+
+
+# ----- a run that is stopped
 
 
 def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
@@ -488,6 +710,7 @@ def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refuse
     ("args", "words"),
     [
         (["figure", "F3"], ["unknown figure 'F3'", "F1, F2"]),
+        (["figure", "T4"], "T4 is no figure: osscl table T4"),
         (["figure", "F1", "--seeds", "x"], "seeds must be written as"),
         (["figure", "F1", "--engine", "slurm"], ["unknown engine 'slurm'", "local, ray"]),
         (["table", "T4", "--address", "head:1"], "give --engine ray"),
@@ -507,14 +730,14 @@ def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
 
 def test_claims_go_by_whatever_is_recorded(osscl, world):
     osscl("table", "T5", *ON_DEMO, "--out", world / "runs")
-    for asked, words in (([], "undecided,—,"), (["--schedule", "smoke"], "tried,smoke on demo data,T5 variant3")):
+    for asked, words in (([], "undecided,,,,accuracy,,,0,"), (["--schedule", "smoke"], "tried,smoke,demo,T5 variant3")):
         code, shown, errors = osscl("claims", *asked, "--out", world / "runs", "--format", "csv")
         assert (code, errors) == (0, "")
         line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
-        assert line.startswith(f"T-hat helps,{words}") and ("(n=1)" in line) == bool(asked)
+        assert line.startswith(f"T-hat helps,{words}") and (",1,0,," in line) == bool(asked)
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
     told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
-    assert "0 holds, 0 refuted" in told and "which decide nothing" in told
+    assert re.search(r"\d claims: \d+ tried; ", told) and "holds" not in told and "which decide nothing" in told
 
 
 def test_a_note_stands_under_a_table_that_has_its_cell():

@@ -1,6 +1,7 @@
 """Mistakes that are the user's: the command line shows them as one line and exits with code 2."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
 
@@ -24,8 +25,25 @@ class Diverged(UserError):
     """Training led nowhere: hyperparameters that no network learns with."""
 
 
-# What reading a state of another version of this package comes upon.
+# What reading a state of another version of this package comes upon, within `memory_told`.
 OTHER_VERSION = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError)
+
+
+@contextlib.contextmanager
+def memory_told() -> Iterator[None]:
+    """Too little memory is a MemoryError, whoever says so: torch's is a RuntimeError, as is that of tensors that do not
+    fit a network, and would be taken for another version's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if lacks_memory(error):
+            raise MemoryError(str(error)) from error
+        raise
+
+
+def lacks_memory(error: Exception) -> bool:
+    named = type(error).__name__ == "OutOfMemoryError"  # torch's, without an import of it
+    return isinstance(error, MemoryError) or named or "can't allocate memory" in str(error)
 
 
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:

@@ -69,7 +69,10 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it takes the place of `path` when the block ends well."""
+    """A name beside `path` to write to; it takes the place of `path` when the block ends well. Only of a file: where a
+    device, a pipe or a folder is, nothing is written."""
+    if path.exists() and not path.is_file():
+        raise UserError(f"cannot write {path}: it is there, and no regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
     # The process number alone is not enough on a disk that several machines or containers write to.
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")

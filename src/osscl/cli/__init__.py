@@ -27,9 +27,10 @@ from osscl.cli import (
     table,
     tune,
 )
-from osscl.errors import Stopped, UserError
+from osscl.cli.wanted import UNFINISHED
+from osscl.errors import Stopped, UserError, lacks_memory
 
-UNFINISHED = 3  # exit code of a run that was stopped on demand and can go on
+LEARNING = ("run", "fit", "tune")  # commands that take batches of another size
 PLAINER = {"—": "-", "…": ".", "±": "+-"}  # for terminals that cannot show them
 CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *CLOSED)
@@ -125,10 +126,10 @@ def _outside(error: Exception) -> str:
     """A line where the machine is to blame: a full disk, a folder that is closed to us, too little memory."""
     if isinstance(error, OSError):
         return f"{error.filename or 'the output'}: {error.strerror}" if error.errno in OUTSIDE else ""
-    short = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if short or "can't allocate memory" in str(error):
-        return "memory ran out; smaller batches need less, as with --set learner.batch=256 --set reference.batch=256"
-    return ""
+    if not lacks_memory(error):
+        return ""
+    smaller = "; smaller batches need less, as with --set learner.batch=256 --set reference.batch=256"
+    return f"memory ran out{smaller if sys.argv[1:2] and sys.argv[1] in LEARNING else ''}"
 
 
 def _plainer(error: Any) -> str:

@@ -1,12 +1,14 @@
 """`osscl compare`: two methods, seed by seed."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osscl.cli import wanted as ask
 from osscl.errors import SpecError, UserError, unknown
 
 if TYPE_CHECKING:
@@ -15,18 +17,21 @@ if TYPE_CHECKING:
     from osscl.experiments.compare import Difference, Pairs
     from osscl.experiments.record import RunRecord
 
-SIDE = "A record, a folder of records, or a configuration within --results, as `osscl runs` names it."
+SIDE = "A record, a folder of records, or a configuration as `osscl runs` names it, looked up in --results and --out."
 
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
-    results: Annotated[Path, typer.Option(metavar="DIR", help="Where configurations are looked up.")] = Path("runs"),
+    results: ask.Results = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders lie.")] = Path("runs"),
     measure: Annotated[str, typer.Option(help="final, average or forgetting.")] = "final",
     confidence: Annotated[float, typer.Option(help="Of the interval.")] = 0.95,
     anyway: Annotated[bool, typer.Option("--anyway", help="Pair by seed, other streams or schedules or not.")] = False,
 ) -> None:
     """Compare two methods over seeds on identical streams: difference, confidence interval, two tests."""
+    import textwrap
+
     from osscl.cli.show import console
     from osscl.experiments.compare import MEASURES, paired
 
@@ -34,20 +39,33 @@ def compare(
         raise unknown("measure", measure, MEASURES)
     if not 0 < confidence < 1:
         raise SpecError(f"confidence must be in (0, 1), got {confidence}")
-    left, right = records_of(first, results), records_of(second, results)
+    known = functools.cache(lambda: looked_up(results, out))
+    left, right = records_of(first, known), records_of(second, known)
     found = sorted(paired(left, right, anyway), key=lambda pairs: (heading(pairs), schedules(pairs), pairs.seeds))
-    typer.echo(f"A: {first}, B: {second}; {measure} in {MEASURES[measure]}, paired by seed")
+    screen = console()
+    wrapped = functools.partial(
+        textwrap.fill, width=screen.width, break_on_hyphens=False, break_long_words=False, subsequent_indent="  "
+    )
+    typer.echo(wrapped(f"A: {first}, B: {second}; {measure} in {MEASURES[measure]}, paired by seed"))
     for setting, rows in groupby(found, heading):
-        typer.echo(f"\n{setting}")
-        console().print(rows_of(list(rows), measure, confidence))
+        typer.echo(f"\n{wrapped(setting)}")
+        screen.print(rows_of(list(rows), measure, confidence))
     told = {record.id for pairs in found for record in (*pairs.first, *pairs.second)}
-    typer.echo(notes(confidence, sorted({record.id for record in (*left, *right)} - told), anyway))
+    for note in notes(confidence, sorted({record.id for record in (*left, *right)} - told), anyway):
+        typer.echo(wrapped(note))
 
 
 def heading(pairs: "Pairs") -> str:
+    """The setting of both sides; where they differ, that of each."""
+    from dataclasses import replace
+
     from osscl.report.naming import setting_words
 
-    one, other = pairs.first[0].spec.scenario, pairs.second[0].spec.scenario
+    first, second = ([record.spec.scenario for record in side] for side in (pairs.first, pairs.second))
+    one, other = first[0], second[0]
+    if any(replace(scenario, memory=one.memory) != one for scenario in (*first, *second)):
+        told = [" and ".join(dict.fromkeys(map(setting_words, side))) for side in (first, second)]
+        return f"A: {told[0]}; B: {told[1]}"
     memories = f"; M={one.memory} of A, M={other.memory} of B" if one.memory != other.memory else ""
     return setting_words(one) + memories
 
@@ -91,7 +109,7 @@ def interval(found: "Difference") -> str:
     return DASH if found.low is None or found.high is None else f"{found.low:+.2f} to {found.high:+.2f}"
 
 
-def notes(confidence: float, alone: list[str], anyway: bool) -> str:
+def notes(confidence: float, alone: list[str], anyway: bool) -> list[str]:
     """What the table does not say by itself."""
     import math
 
@@ -104,39 +122,52 @@ def notes(confidence: float, alone: list[str], anyway: bool) -> str:
         lines.append(f"Not paired: {', '.join(alone)}")
     if anyway:
         lines.append("--anyway: streams or schedules may differ; these numbers say little about the methods.")
-    return "\n".join(lines)
+    return lines
 
 
-def records_of(side: str, results: Path) -> "list[RunRecord]":
+def looked_up(results: list[Path] | None, out: Path) -> "tuple[list[RunRecord], str]":
+    """The records among which a name is looked up, where other commands read theirs, and those places in words."""
+    places = [*(results or [ask.RESULTS]), out]
+    folders = [folder for folder in places if folder.is_dir()]
+    if not folders and not results:
+        raise UserError(f"no folder {' or '.join(map(str, places))} to look a configuration up in; give --results")
+    records = ask.recorded_in(results, out).records  # refuses a folder that was named and is not there
+    return list({record.id: record for record in reversed(records.values())}.values()), " and ".join(map(str, folders))
+
+
+def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") -> "list[RunRecord]":
     """The records that a file, a folder or the name of a configuration stands for; damaged files are named."""
     from osscl.experiments.record import read_record, read_records
-    from osscl.report.naming import method_name
 
     path = Path(side)
     if path.is_file():
         return [read_record(path)]
-    folder = path if path.is_dir() else results
-    if not folder.is_dir():
-        raise UserError(f"{side!r} is no file or folder, and there is no folder {results} to look it up in")
-    records, problems = read_records(folder)
+    if not path.is_dir():
+        return named(side, *known())
+    records, problems = read_records(path)
     for problem in problems:
         typer.echo(f"skipped: {problem}", err=True)
-    if path.is_dir():
-        if not records:
-            raise UserError(f"no records in {folder}")
-        return records
+    if not records:
+        raise UserError(f"no records in {path}")
+    return records
+
+
+def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRecord]":
+    """Those of one configuration."""
+    from osscl.report.naming import method_name
+
     found = [record for record in records if side in (known_as(record), method_name(record))]
     if not found:
-        what = "no such file, and no records" if path.suffix == ".json" else "no records"
+        what = "no such file, and no records" if Path(side).suffix == ".json" else "no records"
         names = {method_name(one) if known_as(one).endswith("*") else known_as(one) for one in records}
         there = "; ".join(sorted(names)) or "none"
-        raise UserError(f"{what} of {side!r} in {folder}; there are: {there}")
+        raise UserError(f"{what} of {side!r} in {places}; there are: {there}")
     configs: dict[object, set[object]] = {}  # a schedule may size a configuration's networks
     for record in found:
         configs.setdefault((record.spec.scenario, record.spec.schedule), set()).add(record.spec.method)
     if any(len(config) > 1 for config in configs.values()):
         several = "; ".join(sorted(set(map(method_name, found))))
-        raise UserError(f"{side!r} stands for several configurations in {folder}, name one: {several}")
+        raise UserError(f"{side!r} stands for several configurations in {places}, name one: {several}")
     return found
 
 

@@ -45,7 +45,7 @@ def demo(
     console.print(comparison(records))
     folder = out / specs["URSL-plus"].id
     console.print(f"\nrun folder: {folder}", highlight=False, soft_wrap=True)
-    console.print(f"predict:    {quoted(program(), 'predict', folder)}", highlight=False, soft_wrap=True)
+    console.print(f"predict:    {quoted(*program(), 'predict', folder)}", highlight=False, soft_wrap=True)
     console.print(f"report:     {_report([record for _, record in records], out)}", highlight=False, soft_wrap=True)
     console.print(
         "\nDigits show how it works, not how well. Recorded runs on CIFAR lie in the repository's folder results/.",
@@ -72,6 +72,8 @@ def _report(records: "list[RunRecord]", out: Path) -> str:
     return f"{target} (opens in any browser)"
 
 
-def program() -> str:
+def program() -> list[str]:
     """How this program can be called from here."""
-    return "osscl" if shutil.which("osscl") else os.path.relpath(sys.argv[0])
+    if Path(sys.argv[0]).name == "__main__.py":
+        return ["python", "-m", "osscl"]
+    return ["osscl" if shutil.which("osscl") else os.path.relpath(sys.argv[0])]

@@ -1,14 +1,18 @@
 """`osscl figure` and `osscl experiments`: the gate over time, and the limitations that the paper states."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from osscl.cli import wanted as ask
-from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences
-from osscl.cli.table import show_outcomes, show_plan, show_section
+from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, how_of
+from osscl.cli.table import make, show_outcomes, show_section
 from osscl.errors import UserError
+
+if TYPE_CHECKING:
+    from osscl.experiments.record import RunRecord
 
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves there.")]
 
@@ -32,32 +36,32 @@ def figure(
     gpu_share: GpuShare = None,
     share_references: ShareReferences = True,
     shared_device: SharedDevice = False,
+    track: Track = None,
 ) -> None:
     """Make a figure of the paper: AUROC and precision of the gate by the number of classes seen."""
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.engine import Engine
-    from osscl.experiments.outcomes import outcome, seeds_told
     from osscl.experiments.tables import FIGURES, one_of
-    from osscl.report import curves
     from osscl.stored import refuse_to_overwrite
 
     ask.known_format(format)
     asked = ask.wanted(one_of(FIGURES, "figure", name), seeds, schedule, on)
+    how = how_of(
+        out, data, device, max_minutes, engine, address, gpu_share, share_references, shared_device, track
+    )  # fmt: skip
     refuse_to_overwrite(svg)
     there = ask.recorded_in(results, out)
-    records = there.records
-    if dry_run:
-        show_plan(asked, there, out)
-        return
-    if run:
-        options = Options(
-            out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
-        )
-        records = ask.complete(asked, there, options, Engine(engine, address, gpu_share), quiet=format != "text")
+    make(asked, there, how, partial(_show, asked, format, svg), run=run, dry_run=dry_run, quiet=format != "text")
+
+
+def _show(asked: ask.Wanted, format: str, svg: Path | None, records: "dict[str, RunRecord]") -> None:
+    """The curves as numbers, and drawn where that is asked for."""
+    from osscl.experiments.outcomes import outcome, seeds_told
+    from osscl.report import curves
+
     found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
     title = f"{asked.table.id}: {asked.table.heading}"
-    said = f"schedule {schedule}, {seeds_told(found.seeds, asked.seeds)}, n={len(found.records)}"
-    show_section(curves.section(title, said, asked.table.all_notes, found.records), format)
+    said = f"schedule {asked.schedule.name}, {seeds_told(found.seeds, asked.seeds)}, n={len(found.records)}"
+    notes = [f"{note[0].upper()}{note[1:]}." for note in asked.table.all_notes]
+    show_section(curves.section(title, said, notes, found.records), format)
     if svg is not None:
         _draw(svg, curves.svg(title, said, found.records), bool(found.records))
 
@@ -91,23 +95,16 @@ def experiments(
     gpu_share: GpuShare = None,
     share_references: ShareReferences = True,
     shared_device: SharedDevice = False,
+    track: Track = None,
 ) -> None:
     """Run what the paper names as limitations: imbalanced classes, little unlabelled data, a very small memory."""
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.engine import Engine
     from osscl.experiments.limits import LIMITS
     from osscl.experiments.tables import one_of
 
     ask.known_format(format)
     asked = ask.wanted(one_of(LIMITS, "limitation", name), seeds, schedule, on, cells, shard)
+    how = how_of(
+        out, data, device, max_minutes, engine, address, gpu_share, share_references, shared_device, track
+    )  # fmt: skip
     there = ask.recorded_in(results, out)
-    records = there.records
-    if dry_run:
-        show_plan(asked, there, out)
-        return
-    if run:
-        options = Options(
-            out, data, device, max_minutes, share_references=share_references, shared_device=shared_device
-        )
-        records = ask.complete(asked, there, options, Engine(engine, address, gpu_share), quiet=format != "text")
-    show_outcomes(asked, records, format)
+    make(asked, there, how, partial(show_outcomes, asked, format), run=run, dry_run=dry_run, quiet=format != "text")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -20,6 +21,7 @@ from osscl.methods.method import Progress
 from osscl.report.tables import minutes
 
 DASH = "—"
+ROOM = 10  # columns of a terminal, which a column of a table needs for words
 
 
 def console() -> Console:
@@ -38,6 +40,28 @@ def table(*columns: str, caption: str | None = None) -> Table:
     for name in columns:
         made.add_column(name, overflow="fold")
     return made
+
+
+def narrow_table(*columns: str) -> Table:
+    """The same without a frame, for many columns or rows of one line."""
+    made = table(*columns)
+    made.box, made.padding, made.pad_edge, made.show_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False, False
+    return made
+
+
+def unbroken(made: Table, columns: int, width: int) -> Table:
+    """The table with its first columns never broken, as names that are copied must not be, if others have room left."""
+    first = made.columns[:columns]
+    longest = [max(cell_len(str(cell)) for cell in (column.header, *column.cells)) for column in first]
+    if sum(longest) + ROOM * (len(made.columns) - columns) <= width:
+        for column in first:
+            column.no_wrap = True
+    return made
+
+
+def counted(n: int, noun: str) -> str:
+    """As in 1 run, 2 runs."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def quoted(*words: str | Path) -> str:

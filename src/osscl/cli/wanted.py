@@ -1,18 +1,18 @@
 """What a command about cells is asked for, the records that are there, and the runs that are not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.errors import UserError, unknown
+from osscl.errors import Diverged, Occupied, UserError, unknown
 
 if TYPE_CHECKING:
+    from osscl.cli.engine import How
     from osscl.experiments.cells import Table
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.engine import Engine
+    from osscl.experiments.plan import Cost
     from osscl.experiments.record import RunRecord
     from osscl.experiments.spec import RunSpec
     from osscl.methods.method import Schedule
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PLACES = ("paper", "demo")
 FORMATS = ("text", "markdown", "csv", "latex")
 RESULTS = Path("results")
+UNFINISHED = 3  # exit code where the same command, given again, goes on
 
 Seeds = Annotated[str, typer.Option(help="0-2 or 0,3,5.")]
 Cells = Annotated[str | None, typer.Option(help="Some cells: cells, rows or columns, with * and ?, between commas.")]
@@ -82,21 +83,49 @@ def known_format(name: str) -> None:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Runs that are still to be carried out."""
+
+    missing: "list[RunSpec]"  # they have no record
+    untimed: "list[RunSpec]"  # a time is asked for, and their record has none that counts: they are made anew
+
+    @property
+    def runs(self) -> "list[RunSpec]":
+        return [*self.missing, *self.untimed]
+
+    def cost(self, records: "Iterable[RunRecord]") -> "Cost":
+        """What they will take; a run that is made anew trains a reference network of its own."""
+        from osscl.experiments.plan import Cost, cost_of
+
+        known = list(records)
+        parts = [cost_of(self.missing, known), *(cost_of([spec], known) for spec in self.untimed)]
+        return Cost(*(sum(getattr(part, name) for part in parts) for name in ("seconds", "references", "unknown")))
+
+
+@dataclass(frozen=True)
 class Recorded:
     """The records that are there, and the files of all, damaged ones too."""
 
-    records: "dict[str, RunRecord]"  # by id
-    files: frozenset[str]  # ids that a file is named after
+    records: "dict[str, RunRecord]"  # by id, see plan.Records
+    files: frozenset[str]  # ids that a file is named after, likewise
 
-    def missing(self, specs: "Sequence[RunSpec]") -> "list[RunSpec]":
-        """Runs without a record. One that is damaged stays as it is, and its run is not carried out again."""
-        return [spec for spec in specs if spec.id not in self.records and spec.id not in self.files]
+    def left(self, asked: Wanted, timed: bool = True) -> Left:
+        """What is to be run; made anew only where the device would be `timed`. A damaged record stays as it is, and its
+        run is not carried out again."""
+        from osscl.experiments.plan import anew, to_be_timed
+
+        specs = asked.runs()
+        missing = [spec for spec in specs if spec.id not in self.records and spec.id not in self.files]
+        wanted = to_be_timed(asked.table.cells, asked.schedule, asked.seeds) if timed else set()
+        untimed = [spec for spec in specs if spec.id in wanted and spec.id in self.records]
+        untimed = [spec for spec in untimed if not self.records[spec.id].made_by.timed]
+        return Left(missing, [spec for spec in untimed if anew(spec.id) not in self.files])
 
 
 def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     """Every record below these folders; damaged files are named and left alone."""
-    from osscl.experiments.plan import known_records
-    from osscl.experiments.record import record_files
+    from osscl.experiments.plan import anew, known_records
+    from osscl.experiments.record import TIMED, record_files
 
     for folder in results or ():
         if not folder.is_dir():
@@ -105,32 +134,42 @@ def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     records, problems = known_records(folders)
     for problem in problems:
         typer.echo(f"skipped: {problem}", err=True)
-    return Recorded(records, frozenset(path.stem for folder in folders for path in record_files(folder)))
+    paths = [path for folder in folders for path in record_files(folder)]
+    names = {anew(path.stem) if TIMED in path.parts[:-1] else path.stem for path in paths}
+    return Recorded(records, frozenset({*names, *records}))
 
 
-def complete(
-    asked: Wanted, there: Recorded, options: "Options", engine: "Engine", quiet: bool
-) -> "dict[str, RunRecord]":
+@dataclass(frozen=True)
+class Made:
+    """Records, and what kept others from being made."""
+
+    records: "dict[str, RunRecord]"
+    occupied: int = 0  # runs that another process is at work on
+    diverged: Diverged | None = None
+
+
+def complete(asked: Wanted, there: Recorded, how: "How", quiet: bool) -> Made:
     """The records, and those of the runs that were missing, carried out now."""
-    from functools import partial
-
-    from osscl.cli.show import watching
     from osscl.device import pick_device
-    from osscl.experiments.engine import carry_out
+    from osscl.experiments.plan import anew
 
-    specs = there.missing(asked.runs())
-    if not specs:
-        return there.records
-    if engine.name == "local":
-        pick_device(options.device)  # a wrong one is told before anything is run
-    found = dict(there.records)
-    watch = None if quiet or engine.name != "local" else partial(_named, watching, asked.table.id)
-    for done, record in enumerate(carry_out(specs, options, engine, watch), 1):
-        found[record.id] = record
-        if not quiet:
-            typer.echo(f"{asked.table.id}  run {done} of {len(specs)} done  {record.id}  {record.final:.1f} %")
-    return found
-
-
-def _named(watching: "Callable[[str], Any]", title: str, spec: "RunSpec") -> "Any":
-    return watching(f"{title} {spec.id}")
+    left = there.left(asked, how.timed)
+    if not left.runs:
+        return Made(there.records)
+    if how.engine.name == "local":
+        pick_device(how.options.device)  # a wrong one is told before anything is run
+    found, done, occupied, failed = dict(there.records), 0, 0, None
+    for specs, part, name in ((left.missing, how, str), (left.untimed, how.anew(), anew)):
+        before = done
+        try:
+            for record in part.carry_out(specs, asked.table.id, quiet):
+                found[name(record.id)] = record
+                done += 1
+                if not quiet:
+                    told = f"run {done} of {len(left.runs)} done"
+                    typer.echo(f"{asked.table.id}  {told}  {record.id}  {record.final:.1f} %")
+        except Occupied:
+            occupied += len(specs) - (done - before)
+        except Diverged as error:
+            failed = error
+    return Made(found, occupied, failed)

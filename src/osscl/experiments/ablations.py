@@ -93,7 +93,7 @@ T9 = Table("T9", "unlabelled images of classes to come, or of past ones, alone",
 ), (
     "the caption names cifar10 as peripheral, the text says that nothing is unrelated: there is no peripheral set",
     "U_t holds at most 9000 images, fewer where fewer are there",
-))  # fmt: skip
+), short="only classes to come, or past")  # fmt: skip
 
 T10 = Table("T10", "unlabelled images that are all related, or all unrelated", (
     *ONLY_LABELS,
@@ -102,7 +102,8 @@ T10 = Table("T10", "unlabelled images that are all related, or all unrelated", (
         "only-related": ((29.4, 0.5), regime("only_related")),
         "osscl": ((30.4, 0.2), ABLATION),
     }),
-), (ONLY_SUPERVISED,), ("sizes are not stated: 0-9000 and 9000-0, by the trend of T12",))  # fmt: skip
+), (ONLY_SUPERVISED,), ("sizes are not stated: 0-9000 and 9000-0, by the trend of T12",),
+    short="only related or unrelated images")  # fmt: skip
 
 T11 = Table("T11", "a part of the main classes in each U_t", (
     *ONLY_LABELS,
@@ -114,7 +115,7 @@ T11 = Table("T11", "a part of the main classes in each U_t", (
 ), (
     "classes are drawn anew at each step, from all of the main set; the related images are of them",
     ONLY_SUPERVISED,
-))  # fmt: skip
+), short="a part of the main classes")  # fmt: skip
 
 T12 = Table("T12", "numbers of related and unrelated images a step", worlds({
     "1000-9000": ((21.0, 1.1), amounts(1000, 9000)),
@@ -122,7 +123,7 @@ T12 = Table("T12", "numbers of related and unrelated images a step", worlds({
     "4500-9000": ((27.0, 0.6), amounts(4500, 9000)),
     "9000-4500": ((30.0, 0.7), amounts(9000, 4500)),
     "9000-9000": ((30.4, 0.2), amounts(9000, 9000)),
-}))  # fmt: skip
+}), short="amounts of unlabelled images")  # fmt: skip
 
 T13 = Table("T13", "several peripheral sets", worlds({
     row: (pair, replace(ABLATION, peripheral=peripheral)) for row, pair, peripheral in (
@@ -168,7 +169,8 @@ T15 = Table("T15", "which images the memory keeps", variants({
 T16 = Table("T16", "a reference trained before the first step, then frozen", variants({
     "continual": ((30.4, 0.2), ()),
     "pretrained": ((31.3, 0.7), ("reference.pretrained=true",)),
-}), ("it is trained on the whole of both pools",), ("its epochs are not stated: 400", INFERRED))  # fmt: skip
+}), ("it is trained on the whole of both pools",), ("its epochs are not stated: 400", INFERRED),
+    short="a pre-trained reference")  # fmt: skip
 
 
 def self_supervision(id: str, scenario: ScenarioSpec, simclr: Pair, byol: Pair, times: tuple[int, int]) -> Table:
@@ -180,7 +182,8 @@ def self_supervision(id: str, scenario: ScenarioSpec, simclr: Pair, byol: Pair, 
     collapsed = "BYOL with ursl's optimiser collapsed in our study of references; one that suits it is not chosen yet"
     notes = ("minutes are those of the reference over all steps", collapsed)
     setting = f", {scenario.main} among {scenario.peripheral[0]}"
-    return Table(id, "SimCLR and BYOL", tuple(cells), notes, (INFERRED,), setting)
+    short = f"SimCLR and BYOL on {scenario.main}"
+    return Table(id, "SimCLR and BYOL", tuple(cells), notes, (INFERRED,), setting, short)
 
 
 T17 = self_supervision(
@@ -195,7 +198,9 @@ def over_time(id: str, images: int) -> Table:
     """The gate, with as many related images as unrelated ones."""
     cell = Cell(f"{images}-{images}", "ursl", amounts(images, images), "ursl")
     setting = f", {images} related and {images} unrelated images"
-    return Table(id, "AUROC and precision of the gate over time", (cell,), of_paper=(NO_NUMBERS,), setting=setting)
+    short = f"the gate over time, {images} + {images}"
+    title = "AUROC and precision of the gate over time"
+    return Table(id, title, (cell,), of_paper=(NO_NUMBERS,), setting=setting, short=short)
 
 
 F1, F2 = over_time("F1", 9000), over_time("F2", 4500)

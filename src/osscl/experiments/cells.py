@@ -80,10 +80,15 @@ class Table:
     notes: tuple[str | Note, ...] = ()  # what a cell is, on whatever data
     of_paper: tuple[str | Note, ...] = ()  # notes on the paper's own data, numbers and words, and what was taken
     setting: str = ""  # the paper's data, as the title goes on with it
+    short: str = ""  # the heading where it is too long for a line of a list
 
     @property
     def heading(self) -> str:
         return f"{self.title}{self.setting}"
+
+    @property
+    def brief(self) -> str:
+        return self.short or self.heading.partition(":")[0]
 
     @property
     def all_notes(self) -> tuple[str, ...]:

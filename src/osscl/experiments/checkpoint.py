@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from osscl.device import device_name, synchronise
-from osscl.errors import OTHER_VERSION, DataError, Diverged, Occupied, Stopped, UserError
+from osscl.errors import OTHER_VERSION, DataError, Diverged, Occupied, Stopped, UserError, memory_told
 from osscl.experiments.record import Session, StepRecord, commit
 from osscl.frozen import from_plain, plain
 from osscl.methods.method import Method, Progress
@@ -170,7 +170,8 @@ class Saver(Keeper):
     def _restored(self, agent: Method, saved: dict[str, Any]) -> Position:
         if saved["content"] != self.content:
             raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
-        agent.load_state(saved["method"])
+        with memory_told():
+            agent.load_state(saved["method"])
         steps = [from_plain(StepRecord, step) for step in saved["steps"]]
         parts = [from_plain(Session, part) for part in saved["carried_out"]] if "carried_out" in saved else [UNTOLD]
         return Position(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Literal
 
-from osscl.experiments.cells import Cell
+from osscl.experiments.cells import Cell, Measure
 from osscl.experiments.outcomes import ROUNDING, measured
-from osscl.experiments.plan import Records
+from osscl.experiments.plan import Records, told_by
 from osscl.experiments.record import RunRecord
 from osscl.experiments.stand_in import cell_on_demo
 from osscl.experiments.tables import cell_of
@@ -178,9 +178,10 @@ def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, see
 def _part(
     comparison: Comparison, quantity: Quantity, records: Records, data: Data, schedule: Schedule, seeds: Sequence[int]
 ) -> Part:
-    pairs = {}
+    pairs, cells = {}, (comparison.better, comparison.worse)
+    measure: Measure = "reference" if quantity == "minutes" else "accuracy"
     for seed in seeds:
-        better, worse = (records.get(_id(cell, data, schedule, seed)) for cell in (comparison.better, comparison.worse))
+        better, worse = (told_by(records, _id(cell, data, schedule, seed), measure) for cell in cells)
         if better is not None and worse is not None and same_stream(better, worse):
             pairs[seed] = difference(better, worse, quantity)
     told = {seed: change for seed, change in pairs.items() if change is not None}

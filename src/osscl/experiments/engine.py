@@ -101,7 +101,8 @@ class Failed:
     def tell(self) -> None:
         if self.errors:
             told = "; ".join(f"{name}: {error}" for name, error in self.errors.items())
-            raise UserError(f"{len(self.errors)} of {self.runs} runs came to nothing, the others are done: {told}")
+            kind = Occupied if all(isinstance(error, Occupied) for error in self.errors.values()) else Diverged
+            raise kind(f"{len(self.errors)} of {self.runs} runs came to nothing, the others are done: {told}")
 
 
 def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import mean, pstdev
 
 from osscl.experiments.cells import Cell, Measure, Table
-from osscl.experiments.plan import Records
+from osscl.experiments.plan import Records, told_by
 from osscl.experiments.record import RunRecord
 from osscl.methods.method import PAPER, SCHEDULES, Schedule
 
@@ -77,7 +77,8 @@ def outcomes(table: Table, records: Records, schedule: Schedule, seeds: Sequence
 
 
 def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[int]) -> Outcome:
-    found = [records[id] for seed in seeds if (id := cell.spec(schedule, seed).id) in records]
+    runs = [told_by(records, cell.spec(schedule, seed).id, cell.measure) for seed in seeds]
+    found = [record for record in runs if record is not None]
     values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
     told = tuple(value for _, value in values)
     untimed = not values and any(not record.made_by.timed for record in found)

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
-from osscl.errors import SpecError
-from osscl.experiments.cells import Cell
-from osscl.experiments.record import RunRecord, read_records
+from osscl.errors import DataError, SpecError
+from osscl.experiments.cells import Cell, Measure
+from osscl.experiments.record import RunRecord, is_timed_anew, read_record, record_files
 from osscl.experiments.spec import Elsewhere, RunSpec
 from osscl.frozen import content_id, flat, plain
 from osscl.methods.method import DEMO, Schedule
 
-Records = Mapping[str, RunRecord]  # by id
+Records = Mapping[str, RunRecord]  # by id; of a run that was made anew for its time, that record by `anew(id)`
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,43 @@ class Cost:
 
 
 def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[str]]:
-    """Every record below these folders by its id, and what is wrong with the files that are damaged."""
+    """Every record below these folders, the first of each id, and what is wrong with the files that are left out. The
+    first record that is timed is kept beside one that is not."""
     records: dict[str, RunRecord] = {}
     problems: list[str] = []
     for folder in folders:
-        found, damaged = read_records(folder)
-        strange = {r.id for r in found if not isinstance(r.spec.method, Elsewhere) and r.spec.id != r.id}
-        problems += damaged + [f"{id} in {folder}: its id is not that of its spec" for id in sorted(strange)]
-        records = {record.id: record for record in found if record.id not in strange} | records
-    return records, list(dict.fromkeys(problems))
+        met = set()  # a folder may have a record of its own of a run that another has too, and not two that differ
+        for path in record_files(folder):
+            try:
+                record = _own_record(path)
+            except DataError as error:
+                problems.append(f"{error}; move it away to run it again")
+                continue
+            first = records.setdefault(record.id, record)
+            if is_timed_anew(first, record):
+                first = records.setdefault(anew(record.id), record)
+            if first != record and record.id in met:
+                problems.append(f"{path} is another record of {record.id}; the first one counts")
+            met.add(record.id)
+    return records, problems
+
+
+def _own_record(path: Path) -> RunRecord:
+    record = read_record(path)
+    if not isinstance(record.spec.method, Elsewhere) and record.spec.id != record.id:
+        raise DataError(f"{path}: its id is not that of its spec")
+    return record
+
+
+def anew(id: str) -> str:
+    """The name, among records, of the one with the time that the first lacks."""
+    return f"{id}, timed anew"
+
+
+def told_by(records: Records, id: str, measure: Measure) -> RunRecord | None:
+    """The record of a run that speaks of a measure: the first, of times one that is timed."""
+    first = records.get(id)
+    return first if measure == "accuracy" else records.get(anew(id), first)
 
 
 def runs_of(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> list[RunSpec]:
@@ -50,6 +78,11 @@ def cells_by_run(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]
         for cell in cells:
             names.setdefault(cell.spec(schedule, seed).id, []).append(cell.name)
     return names
+
+
+def to_be_timed(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> set[str]:
+    """Ids of the runs whose time a cell shows."""
+    return {cell.spec(schedule, seed).id for seed in seeds for cell in cells if cell.measure != "accuracy"}
 
 
 def reference_of(spec: RunSpec) -> str | None:
@@ -106,15 +139,19 @@ def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
 
 
 def _expected(spec: RunSpec, alike: Sequence[RunRecord]) -> tuple[float, float] | None:
-    """Seconds of the reference and of everything else, from runs of its weight, of its method if there are."""
-    same = [record for record in alike if record.spec.method == spec.method]
-    for found in (same, alike):
-        # Times with other work on the device are better than none.
-        found = [record for record in found if record.made_by.timed] or found
-        if found:
-            times = [_scaled(record, spec) for record in found]
-            return mean(reference for reference, _ in times), mean(rest for _, rest in times)
-    return None
+    """Seconds of the reference and of everything else, from those runs of its weight that speak best for it."""
+    if not alike:
+        return None
+    best = max(_speaks_for(spec, record) for record in alike)
+    times = [_scaled(record, spec) for record in alike if _speaks_for(spec, record) == best]
+    return mean(reference for reference, _ in times), mean(rest for _, rest in times)
+
+
+def _speaks_for(spec: RunSpec, record: RunRecord) -> tuple[bool, bool, bool]:
+    """How well, what matters most first: other work on the device may double a time, which scaling does not, nor do
+    other values of fields that cost nothing."""
+    same_share = record.spec.schedule.share == spec.schedule.share
+    return record.made_by.timed, same_share, record.spec.method == spec.method
 
 
 def weight_of(spec: RunSpec) -> Hashable:

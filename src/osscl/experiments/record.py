@@ -18,6 +18,7 @@ from osscl.stored import write_text
 
 FORMAT = "osscl record 1"
 BINS = 50  # of the score histograms, over [-1, 1]
+TIMED = "timed"  # the folder, below that of all runs, of runs made anew for their time
 
 
 @dataclass(frozen=True)
@@ -175,14 +176,20 @@ def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
         except DataError as error:
             problems.append(str(error))
             continue
-        if records.setdefault(record.id, record) != record:
+        first = records.setdefault(record.id, record)
+        if first != record and not is_timed_anew(first, record):
             problems.append(f"{path} is another record of {record.id}")
     return list(records.values()), problems
 
 
+def is_timed_anew(first: RunRecord, other: RunRecord) -> bool:
+    """Whether another record of a run has the time that the first one lacks."""
+    return other.made_by.timed and not first.made_by.timed
+
+
 def record_files(folder: Path) -> list[Path]:
-    """The files below a folder that are meant to be records; other JSON is passed over."""
-    found = sorted(folder.rglob("*.json"))
+    """The files below a folder that are meant to be records, runs made anew last; other JSON is passed over."""
+    found = sorted(folder.rglob("*.json"), key=lambda path: (TIMED in path.relative_to(folder).parts, path))
     return [
         path
         for path in found

@@ -13,7 +13,7 @@ from torch import Tensor
 from osscl.data.folders import image_files, read_images
 from osscl.data.images import as_tensor
 from osscl.device import pick_device, precision_of
-from osscl.errors import OTHER_VERSION, DataError, UserError
+from osscl.errors import OTHER_VERSION, DataError, UserError, memory_told
 from osscl.experiments.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
 from osscl.frozen import from_plain, plain
 from osscl.methods import METHOD_TYPES, METHODS
@@ -47,8 +47,9 @@ def agent_of(saved: Mapping[str, Any], runtime: Runtime, method: type | None = N
     config = config_from_plain(made["method"], getattr(method, "Config", None))
     images, augmentation = from_plain(ImageFormat, saved["images"]), from_plain(Augmentation, saved["augmentation"])
     setting = Setting(images, augmentation, saved["memory"], made["seed"], from_plain(Schedule, made["schedule"]))
-    agent: Method = (method or METHODS[type(config)])(config, setting, runtime)
-    agent.load_state(saved["method"])
+    with memory_told():
+        agent: Method = (method or METHODS[type(config)])(config, setting, runtime)
+        agent.load_state(saved["method"])
     return agent, setting, config
 
 

@@ -39,7 +39,7 @@ T7 = Table("T7", "the values that were tried", notes=(
 T8 = Table("T8", "the values that were chosen, and where our configurations differ", notes=(
     "the paper names neither schedule, decay nor warm-up of the optimisers, nor the head's optimiser",
     "the shape of the projector is not in the paper either",
-))  # fmt: skip
+), short="the values that were chosen")  # fmt: skip
 COMPARED = ("ursl-as-printed", "ursl", "ursl-plus")
 
 

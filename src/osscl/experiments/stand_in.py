@@ -1,5 +1,6 @@
 """The paper's tables on embedded data: digits in place of the main sets, letters in place of the world around them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from osscl.experiments.cells import Cell, Table
@@ -14,18 +15,26 @@ FEW, MORE = (3, 30), (6, 40)  # labels a class and |M|, for a table's smaller an
 LARGER = 0.1  # P from which on it is the larger one
 MEMORY = {"cifar10": (50, 200), "cifar100": (500, 1000), "tinyimagenet": (1000, 2000)}  # |M| at either P
 DIGITS = 10  # a memory has an image of each
-SMALLER = (
-    "digits among letters, with small networks and a ninetieth of the unlabelled images; rows keep the names that they "
-    "have in the paper: those with fewer labels have 3 a class and a memory of 30, those with more 6 and 40"
-)
+SMALLER = "digits among letters, with small networks and a ninetieth of the unlabelled images"
+NAMES = "; rows keep the names that they have in the paper"
 
 
 def on_demo(table: Table) -> Table:
     """The same table on digits and letters, with small networks; what the paper prints is not about these."""
     if not table.cells:
         return table  # of values, on no data
-    cells, notes = tuple(cell_on_demo(cell) for cell in table.cells), (*table.notes, SMALLER)
+    cells = tuple(cell_on_demo(cell) for cell in table.cells)
+    notes = *table.notes, f"{SMALLER}, {sizes_words(cells)}{NAMES if len(cells) > 1 else ''}"
     return replace(table, title=f"{table.title}, on digits", cells=cells, notes=notes, of_paper=(), setting="")
+
+
+def sizes_words(cells: Sequence[Cell]) -> str:
+    """Labels and memories of these cells, as in: 3 labels a class and a memory of 30, or 6 and 40."""
+    memories: dict[int | None, list[str]] = {}
+    for labels, memory in dict.fromkeys((cell.scenario.labels_per_class, cell.scenario.memory) for cell in cells):
+        memories.setdefault(labels, []).append(str(memory))
+    kinds = {labels: f"{labels} labels a class" if labels is not None else "all labels" for labels in memories}
+    return "; ".join(f"{kinds[labels]} and a memory of {' or '.join(found)}" for labels, found in memories.items())
 
 
 def cell_on_demo(cell: Cell) -> Cell:

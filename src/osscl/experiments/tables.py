@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from osscl.errors import unknown
+from osscl.errors import SpecError, unknown
 from osscl.experiments import ablations, published, search
 from osscl.experiments.cells import Cell, Note, Published, Table
+from osscl.experiments.limits import LIMITS
 from osscl.experiments.published import Pair
 from osscl.methods.method import PAPER
 from osscl.stream.scenario import ScenarioSpec
@@ -29,13 +30,18 @@ TABLES: Mapping[str, Table] = {
     )
 }  # fmt: skip
 FIGURES: Mapping[str, Table] = {"F1": ablations.F1, "F2": ablations.F2}
+COMMANDS = {"table": TABLES, "figure": FIGURES, "experiments": LIMITS}
 
 
-def one_of(tables: Mapping[str, Table], kind: str, name: str) -> Table:
-    """The table of this name, in capitals or not."""
-    if name.upper() not in tables:
-        raise unknown(kind, name, tables)
-    return tables[name.upper()]
+def one_of(tables: Mapping[str, Table], kind: str, name: str, *others: str) -> Table:
+    """The table of this name, in capitals or not; `others` are names that are allowed besides."""
+    id = name.upper()
+    if id in tables:
+        return tables[id]
+    for command, elsewhere in COMMANDS.items():
+        if id in elsewhere:
+            raise SpecError(f"{id} is no {kind}: osscl {command} {id}")
+    raise unknown(kind, name, [*others, *tables])
 
 
 def picked(table: Table, patterns: str | None) -> Table:
