@@ -15,7 +15,7 @@ from osscl.experiments.cells import Published
 from osscl.experiments.checkpoint import Options, occupied
 from osscl.experiments.engine import carry_out
 from osscl.experiments.limits import LIMITS
-from osscl.experiments.outcomes import measured, outcome, outcomes
+from osscl.experiments.outcomes import Outcome, measured, outcome, outcomes
 from osscl.experiments.plan import cost_of, known_records, reference_of, runs_of, sharded, split_seconds, together
 from osscl.experiments.record import record_to_plain
 from osscl.experiments.search import chosen_rows
@@ -744,3 +744,12 @@ def test_a_note_stands_under_a_table_that_has_its_cell():
     of_co2l, of_gem = (picked(TABLES["T1"], name).all_notes for name in ("p01-tinyimagenet/co2l", "all-labels/gem"))
     assert any("Co2L looks at no" in note for note in of_co2l) and not any("51.0" in note for note in of_co2l)
     assert of_gem == () and any("51.0" in note for note in TABLES["T1"].all_notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [((12.34,), "12.3 min (n=1)"), ((0.004,), "0.004 min (n=1)"), ((0.1, 0.2), "0.2 ± 0.1 min (n=2)")],
+)
+def test_a_few_seconds_are_no_0_minutes(values, words):
+    cell = next(cell for cell in TABLES["T6"].cells if cell.column == "learner")
+    assert paper.ours_words(Outcome(cell, PAPER, (), values)) == words

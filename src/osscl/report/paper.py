@@ -56,8 +56,9 @@ def ours_words(one: Outcome) -> str:
     """Mean and std over the seeds, and how many those are."""
     if one.mean is None:
         return DASH
-    spread = f" ± {one.std:.1f}" if one.std is not None else ""
-    return f"{one.mean:.1f}{spread}{_unit(one.cell.measure)} (n={len(one.values)})"
+    places = 1 if one.cell.measure == "accuracy" or one.mean >= 0.1 else 3  # three updates are no minute
+    spread = f" ± {one.std:.{places}f}" if one.std is not None else ""
+    return f"{one.mean:.{places}f}{spread}{_unit(one.cell.measure)} (n={len(one.values)})"
 
 
 def published_words(published: Published | None, measure: Measure) -> str:
@@ -79,7 +80,7 @@ def caption(found: Sequence[Outcome], schedule: Schedule, seeds: Sequence[int]) 
     told = seeds_told((seed for one in found for seed in one.seeds), seeds)
     words = f"schedule {schedule.name}, {told}, mean ± population std over seeds"
     untimed = (
-        " Not timed: other work went on on the device; with its record moved away, a run is made and timed anew."
+        " Not timed: other work went on on the device; without --no-run such a run is made and timed anew."
         if any(one.untimed for one in found)
         else ""
     )
