@@ -179,7 +179,7 @@ def self_supervision(id: str, scenario: ScenarioSpec, simclr: Pair, byol: Pair, 
     cells = list(variants(ways, scenario))
     for (row, (_, changes)), time in zip(ways.items(), times, strict=True):
         cells.append(Cell(row, "minutes", scenario, "ursl", changes, Published(time), "reference"))
-    collapsed = "BYOL with ursl's optimiser collapsed in our study of references; one that suits it is not chosen yet"
+    collapsed = "BYOL collapsed in our studies of references, with the optimiser of ursl and with four others"
     notes = ("minutes are those of the reference over all steps", collapsed)
     setting = f", {scenario.main} among {scenario.peripheral[0]}"
     short = f"SimCLR and BYOL on {scenario.main}"
