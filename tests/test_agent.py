@@ -517,7 +517,8 @@ def test_a_run_is_no_agent(tmp_path):
 
 # ----- more of what is known, and steps without labels
 
-ABLE = ("ursl-plus", "ursl", "co2l", "icarl")  # they learn at a step without a new class
+ABLE = ("ursl-plus", "ursl", "co2l-j")  # they learn from unlabelled images alone
+WITH_LABELS = ("co2l", "co2l-p", "labels-only", "icarl")  # they learn at a step without a new class
 OTHERS = ("gd", "dm", "gem")
 
 
@@ -548,6 +549,16 @@ def test_a_step_may_bring_no_new_class(method, lessons, further):
     made.update(unlabeled=lessons[0][2][:100])
     assert made.class_names == ["one", "zero"] and [step.labeled for step in made.history] == [12, 4, 0]
     assert not torch.equal(made.predict(lessons[1][2]).probabilities, before.probabilities)
+
+
+@pytest.mark.parametrize("method", WITH_LABELS)
+def test_a_method_that_looks_at_no_pile_learns_more_of_a_class_and_nothing_from_a_pile_alone(method, lessons, further):
+    made = agent(method).fit(*lessons[0])
+    before = made.predict(lessons[1][2])
+    made.update(*further)
+    assert not torch.equal(made.predict(lessons[1][2]).probabilities, before.probabilities)
+    with pytest.raises(UserError, match="learns nothing from unlabelled images alone"):
+        made.update(unlabeled=lessons[1][2])
 
 
 @pytest.mark.parametrize("method", OTHERS)
@@ -583,8 +594,9 @@ def test_an_image_that_was_learned_is_not_learned_again(lessons, further):
     last = made.history[-1]
     assert (last.labeled, last.repeated, last.further) == (4, 12, ("zero",))
     assert made.learned_as(torch.cat((images[:1], lessons[1][0][:1]))) == ["zero", None]
-    with pytest.raises(UserError, match="nothing new: this very step"):
-        made.update(*grown)
+    for again in (grown, lessons[0]):
+        with pytest.raises(UserError, match="nothing new: this very step"):
+            made.update(*again)
     with pytest.raises(UserError, match="nothing new: all of these images were learned before"):
         made.update(images[:3], ["other"] * 3)  # the same pixels by another name
 
@@ -595,9 +607,9 @@ def test_hashes_of_what_was_learned_are_kept_and_no_image(lessons, tmp_path):
     again = ContinualClassifier.load(tmp_path, "cpu")
     assert again.learned_as(lessons[0][0]) == lessons[0][1] and len(again.met.digests) == 12
     entry = made.entry()
-    del entry["met"]  # as agents of an earlier version were saved
+    del entry["met"]  # as agents of an earlier version were saved; all 12 images are in M
     write_state(tmp_path / "model", entry)
-    assert ContinualClassifier.load(tmp_path, "cpu").learned_as(lessons[0][0]) == [None] * 12
+    assert ContinualClassifier.load(tmp_path, "cpu").learned_as(lessons[0][0]) == lessons[0][1]
 
 
 def test_one_picture_in_two_classes_is_a_question(lessons):
@@ -624,3 +636,25 @@ def test_without_labels_or_memory_there_is_nothing_to_learn_from(lessons):
     made.fit(*lessons[0])
     with pytest.raises(UserError, match="memory 0 has no labels left"):
         made.update(unlabeled=lessons[1][2])
+    with pytest.raises(UserError, match="the other classes would be forgotten"):
+        made.update(255 - lessons[0][0][:2], ["zero"] * 2)
+    with pytest.raises(UserError, match="a single unlabelled image is nothing to learn from"):
+        agent().fit(*lessons[0]).update(unlabeled=lessons[1][2][:1])
+
+
+def test_what_looks_known_stays_on_its_scale_at_a_step_without_a_new_class(lessons, further):
+    """M of one image a class has let others go: none of those that stay can judge what has seen them."""
+    made = ContinualClassifier("ursl-plus", "smoke", memory=2, augmentation="glyphs", device="cpu").fit(*lessons[0])
+    before = made.model.threshold
+    made.update(unlabeled=lessons[1][2])
+    assert made.agent.heads.likeness is not None and made.model.threshold == before
+    made.update(*further, lessons[0][2][:100])
+    assert made.agent.heads.likeness is not None and made.model.threshold == before
+
+
+def test_where_an_image_was_learned_is_asked_of_images_alone(lessons):
+    made = agent().fit(*lessons[0])
+    turned = lessons[0][0].transpose(2, 3).contiguous().transpose(2, 3)  # the same images, laid out otherwise
+    assert made.learned_as(turned) == lessons[0][1]
+    with pytest.raises(DataError, match="images must be uint8"):
+        made.learned_as(turned.float())

@@ -225,3 +225,20 @@ def test_predict_looks_below_a_folder(typed, folders):
     typed("fit", place, "--labeled", folders / "week1", *GREY)
     code, shown, _ = typed("predict", place, folders / "test", "--device", "cpu", "--format", "csv")
     assert code == 0 and len(shown.splitlines()) == 1 + 20
+
+
+def test_fit_begins_and_never_teaches_a_second_step(typed, refuses, folders):
+    place, week = folders / "agent", folders / "week1"
+    typed("fit", place, "--labeled", week, *GREY)
+    refuses("fit", place, "--labeled", week, "--unlabeled", folders / "pile", *GREY, words="has learned already")
+    grey(week / "digit 0" / first(week / "digit 0"), 9).save(week / "digit 0" / "new.png")
+    refuses("fit", place, "--labeled", week, *GREY, words="has learned already: `osscl update` teaches it more")
+
+
+def test_what_is_wrong_is_told_where_nothing_is_new_too(typed, folders):
+    place, week = folders / "agent", folders / "week1"
+    typed("fit", place, "--labeled", week, *GREY)
+    (week / "digit 0" / "damaged.png").write_bytes(b"")
+    moved = (week / "digit 0" / first(week / "digit 0")).rename(week / "digit 1" / "moved.png")
+    code, shown, told = typed("update", place, "--labeled", week, "--device", "cpu")
+    assert code == 0 and "nothing new" in shown and "damaged.png" in told and f"{moved}: was learned as digit 0" in told

@@ -98,7 +98,7 @@ def test_a_claim_whose_recipe_is_not_settled_is_decided_by_nothing():
     parts = [replace(byol, comparisons=(comparison,)) for comparison in byol.comparisons]
     records = [one for part in parts for one in pairs(part, [-9.0] * 3)]
     (finding,) = found(byol, *records)
-    assert finding.verdict == "undecided" and "optimiser for BYOL" in verdicts.rows([finding])[-1][3]
+    assert finding.verdict == "undecided" and "a BYOL that does not collapse" in verdicts.rows([finding])[-1][3]
 
 
 def test_pairs_share_schedule_and_each_schedule_is_a_finding_of_its_own():

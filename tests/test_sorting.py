@@ -1,6 +1,7 @@
 """Pictures into folders: known ones by class, unknown ones in groups; nothing is moved, lost or overwritten."""
 
 import csv
+import os
 import re
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
@@ -11,8 +12,9 @@ from PIL import Image
 
 from osscl.agent import groups
 from osscl.agent.groups import around_their_mean, grouped
-from osscl.agent.sorting import Place, _folder_of_unknown, _without_clashes, as_folder, bring
+from osscl.agent.sorting import Place, _without_clashes, as_folder, bring, folders_of, new_folder
 from osscl.data.benchmarks import load_bank
+from osscl.errors import UserError
 from osscl.report.contact import MOST, Picture, contact_sheet
 
 GREY = ["--size", "8", "--grey", "--device", "cpu", "--memory", "20", "--augmentation", "glyphs"]
@@ -40,6 +42,7 @@ def test_the_number_of_groups_may_be_told():
 
 def test_too_few_or_equal_rows_are_one_group():
     rows, _ = blobs(3, 4)
+    assert grouped(rows[:1], 3).tolist() == [0]
     for few in (rows, rows[:1], rows[:0], torch.ones(20, 3)):
         assert grouped(few).tolist() == [0] * len(few)
 
@@ -61,12 +64,17 @@ def test_names_that_meet_get_a_number():
     cat, dog = PurePosixPath("cat"), PurePosixPath("dog")
     names = ["a.png", "A.png", "a.png", "a-2.png", ".hidden", ".hidden"]
     found = _without_clashes([cat, cat, dog, cat, cat, cat], names)
-    assert found == ["a.png", "A-2.png", "a.png", "a-2-2.png", ".hidden", "hidden-2"]
+    assert found == ["a.png", "A-2.png", "a.png", "a-2-2.png", ".hidden", ".hidden-2"]
+    longest = "é" * 125 + ".jpg"  # 254 bytes
+    again = _without_clashes([cat, cat], [longest, longest])[1]
+    assert again.endswith("é-2.jpg") and len(again.encode()) <= 255
 
 
 def test_any_class_name_makes_a_folder_of_its_own():
     assert as_folder("a/b\\c") == "a_b_c" and as_folder("..") == "_.." and as_folder(" ") == "_"
-    assert _folder_of_unknown(["cat"]) == "unknown" and _folder_of_unknown(["Unknown", "unknown-"]) == "unknown--"
+    assert folders_of(["cat"]) == {"cat": "cat", None: "unknown"}
+    odd = ["a/b", "a:b", "Unknown", "index.html", "²"]
+    assert [*folders_of(odd).values()] == ["a_b", "a_b-2", "Unknown", "index.html-2", "²", "unknown-2"]
 
 
 def test_a_contact_sheet_escapes_what_it_shows_and_says_what_it_leaves_out():
@@ -149,11 +157,51 @@ def test_wrong_calls_are_refused_and_write_nothing(refuses, shelf, tmp_path):
     refuses("sort", shelf / "agent", tmp_path / "no", "--into", tmp_path / "new", words="does not exist")
     refuses("sort", shelf, pile, "--into", tmp_path / "new", words="no model in")
     refuses("sort", shelf / "agent", pile, "--into", tmp_path / "new", "--threshold", "nan", words="must be a number")
+    refuses("sort", shelf / "agent", pile, "--into", pile / "sorted", words="would be taken for more pictures")
+    refuses("sort", shelf / "agent", pile, "--into", shelf / "agent" / "sorted", words="give another folder")
+    assert not (pile / "sorted").exists() and not (shelf / "agent" / "sorted").exists()
     assert not (tmp_path / "new").exists() and (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-def test_a_picture_that_is_gone_stops_before_a_table_is_written(tmp_path):
-    place = Place(tmp_path / "gone.png", PurePosixPath("cat/gone.png"), "cat", 1.0, None, None)
-    with pytest.raises(FileNotFoundError):
-        bring([place], tmp_path / "new", link=False)
-    assert not (tmp_path / "new" / "sorted.csv").exists()
+def test_a_picture_that_is_gone_is_left_out(tmp_path):
+    here = tmp_path / "here.png"
+    here.write_bytes(b"a picture")
+    places = [
+        Place(tmp_path / name, PurePosixPath("cat", name), "cat", 1.0, None, None) for name in ("gone.png", "here.png")
+    ]
+    assert bring(places, tmp_path / "new", link=False) == places[1:]
+    assert (tmp_path / "new" / "sorted.csv").read_text().count("\n") == 2
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path):
+    with pytest.raises(UserError, match="new cannot be written: "), new_folder(tmp_path / "new") as draft:
+        (draft / "cat").mkdir()
+        (draft / "cat").mkdir()
+    with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "new"):
+        raise KeyboardInterrupt
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="cannot be written"), new_folder(tmp_path / "file" / "new"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_names_that_are_no_text_are_sorted_too(typed, shelf, tmp_path):
+    picture = next((shelf / "pile" / "2").iterdir())
+    odd = os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xffbad.png")
+    Path(odd).write_bytes(picture.read_bytes())
+    code, _, _ = typed("sort", shelf / "agent", odd, "--into", tmp_path / "sorted", "--device", "cpu")
+    assert code == 0 and "%FFbad.png" in (tmp_path / "sorted" / "index.html").read_text()
+
+
+def test_one_picture_by_two_names_is_sorted_once(typed, shelf, tmp_path):
+    picture = next((shelf / "pile" / "2").iterdir())
+    again = picture.parent / ".." / "2" / picture.name
+    typed("sort", shelf / "agent", picture, again, "--into", tmp_path / "sorted", "--device", "cpu")
+    assert len(list((tmp_path / "sorted").rglob("*.png"))) == 1
+
+
+def test_a_group_without_a_name_is_not_learned(typed, refuses, shelf, tmp_path):
+    typed("sort", shelf / "agent", shelf / "pile", "--into", tmp_path / "sorted", "--device", "cpu")
+    refuses(
+        "update", shelf / "agent", "--labeled", tmp_path / "sorted" / "unknown", words="rename it after what it shows"
+    )

@@ -440,8 +440,9 @@ def test_truth_tells_seen_unseen_and_foreign_rows_apart():
 
 
 def test_a_step_has_no_field_that_tells_where_a_row_came_from():
-    assert {field.name for field in fields(Step)} == {"index", "new_classes", "labeled", "unlabeled"}
+    assert {field.name for field in fields(Step)} == {"index", "new_classes", "labeled", "unlabeled", "further"}
     step = stream_of().step(1)
+    assert step.further is None  # more labels of classes met before come to agents of one's own images alone
     assert isinstance(step.unlabeled, Tensor)  # images alone, no labels beside them
     assert step.unlabeled.dtype == torch.uint8
     hidden = {field.name for kind in (Truth, StepRows) for field in fields(kind)} - {f.name for f in fields(Step)}

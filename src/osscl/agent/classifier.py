@@ -17,11 +17,20 @@ from osscl.agent.home import (
     model_file,
     newest,
 )
-from osscl.agent.lesson import NOTHING_MET, Arrived, Images, Met, checked, class_names, require_news, require_room
+from osscl.agent.lesson import (
+    NOTHING_MET,
+    Arrived,
+    Images,
+    Met,
+    checked,
+    class_names,
+    met_in,
+    require_news,
+    require_room,
+)
 from osscl.agent.recipe import make_recipe, recipe_in
 from osscl.agent.tested import Tested, held_against
 from osscl.data.folders import require_size
-from osscl.data.images import as_tensor
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import OTHER_VERSION, DataError, UserError
 from osscl.experiments.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
@@ -86,14 +95,12 @@ class ContinualClassifier:
         (self._further if self.history else self._first)(images, labels, unlabeled)
 
     def has_learned(self, images: Given = None, labels: Sequence[Any] = (), unlabeled: Given = None) -> bool:
-        """Whether this very step was the last one, and is through."""
-        given = checked(images, labels, unlabeled)
-        return self.begun is None and bool(self.history) and given.content == self.history[-1].content
+        """Whether this very step is through."""
+        return self.begun is None and checked(images, labels, unlabeled).content in self._contents()
 
     def learned_as(self, images: Images) -> list[str | None]:
         """The class that each of these very images was learned as; None for one that was not."""
-        found = self.met.classes_of(as_tensor(images).cpu())
-        return [None if c is None else self.class_names[c] for c in found]
+        return [None if c is None else self.class_names[c] for c in self.met.classes_of(images)]
 
     def _first(self, images: Given, labels: Sequence[Any], unlabeled: Given) -> Arrived:
         arrived = self._arrived(images, labels, unlabeled)
@@ -107,8 +114,8 @@ class ContinualClassifier:
         if self.setting is None or not self.history:
             raise UserError("nothing is learned yet: fit comes before update")
         arrived = self._arrived(images, labels, unlabeled)
-        if arrived.content == self.history[-1].content:
-            raise UserError("nothing new: this very step was the last one")
+        if arrived.content in self._contents():
+            raise UserError("nothing new: this very step is learned already")
         want = self.setting.images.channels, self.setting.images.size
         if (found := (arrived.images.shape[1], arrived.images.shape[2])) != want:
             raise DataError(f"images must have {want[0]} channels and {want[1]} pixels a side as before, got {found}")
@@ -257,7 +264,7 @@ class ContinualClassifier:
             prepare(made.device)
             made.agent, made.setting, _ = agent_of(saved, made._runtime())
             made.class_names, made.history, made.begun = saved["class_names"], history_in(saved), saved["begun"]
-            made.met = Met(**saved["met"]) if "met" in saved else NOTHING_MET
+            made.met = Met(**saved["met"]) if "met" in saved else met_in(made.agent)
         except OTHER_VERSION as error:
             raise DataError(f"the agent in {place} is of another version ({type(error).__name__}: {error})") from error
         return made

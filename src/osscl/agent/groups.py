@@ -21,7 +21,7 @@ def grouped(rows: Tensor, groups: int | None = None) -> Tensor:
     Ward's clustering: what is merged last is furthest apart. How many groups suit is said by the mean silhouette.
     """
     n = len(rows)
-    if n == 0 or groups == 1 or (groups is None and n < FEWEST):
+    if n < 2 or groups == 1 or (groups is None and n < FEWEST):
         return torch.zeros(n, dtype=torch.long)
     from scipy.cluster.hierarchy import linkage
 

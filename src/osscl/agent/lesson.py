@@ -15,6 +15,7 @@ from osscl.data.images import Labeled, as_tensor
 from osscl.errors import DataError, UserError
 from osscl.experiments.spec import type_of
 from osscl.methods import METHOD_TYPES
+from osscl.methods.method import Method
 from osscl.stream.step import Step
 from osscl.vision.encoder import ImageFormat
 
@@ -64,10 +65,12 @@ class Met:
     digests: Tensor  # (n,) int64
     classes: Tensor  # (n,) int64
 
-    def classes_of(self, images: Tensor) -> list[int | None]:
+    def classes_of(self, images: Images) -> list[int | None]:
         """The class that each image was learned as; None for one that was not."""
+        rows = as_tensor(images).cpu().contiguous()
+        require_images(rows, rows[:0])
         learned = dict(zip(self.digests.tolist(), self.classes.tolist(), strict=True))
-        return [learned.get(digest) for digest in digests(images)]
+        return [learned.get(digest) for digest in digests(rows)]
 
     def with_more(self, arrived: Arrived, class_names: Sequence[str]) -> "Met":
         more = torch.tensor(digests(arrived.images), dtype=torch.long)
@@ -75,6 +78,14 @@ class Met:
 
 
 NOTHING_MET = Met(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long))
+
+
+def met_in(agent: Method) -> Met:
+    """What the memory of an agent holds: all that is left of it where no hashes were kept."""
+    kept = agent.memory.labeled if hasattr(agent, "memory") else None
+    if kept is None:
+        return NOTHING_MET
+    return Met(torch.tensor(digests(kept.images.cpu()), dtype=torch.long), kept.labels.cpu())
 
 
 def digests(images: Tensor) -> list[int]:
@@ -98,7 +109,7 @@ def checked(images: Images | None, labels: Sequence[Any], unlabeled: Images | No
     else:
         rows = as_tensor(images).cpu().contiguous()
     others = rows[:0] if others is None else others
-    _require_images(rows, others)
+    require_images(rows, others)
     names = class_names(labels)
     if len(names) != len(rows):
         raise DataError(f"a label for each image is wanted, got {len(names)} for {len(rows)}")
@@ -119,6 +130,12 @@ def require_news(fresh: Arrived, known: Sequence[str], recipe: Recipe) -> None:
         raise UserError(f"a step without a new class is nothing to {type_of(recipe.method)}; it is to {able}")
     if not fresh.labels and not recipe.memory:
         raise UserError("an agent with memory 0 has no labels left to learn from: give labelled images, too")
+    if not fresh.labels and not recipe.learns_unlabeled:
+        raise UserError("this method learns nothing from unlabelled images alone: give labelled images, too")
+    if not fresh.labels and len(fresh.unlabeled) < 2:
+        raise UserError("a single unlabelled image is nothing to learn from: give more, or labelled images, too")
+    if not new and not recipe.memory and len(fresh.unlabeled) < 2:
+        raise UserError("with memory 0 and no pile the other classes would be forgotten: give unlabelled images, too")
 
 
 def require_room(recipe: Recipe, classes: int, when: str = "") -> None:
@@ -127,7 +144,7 @@ def require_room(recipe: Recipe, classes: int, when: str = "") -> None:
         raise UserError(f"memory must be 0 or at least the {classes} classes{when}, got {recipe.memory}")
 
 
-def _require_images(rows: Tensor, others: Tensor) -> None:
+def require_images(rows: Tensor, others: Tensor) -> None:
     fits = rows.dim() == 4 and rows.shape[2] == rows.shape[3] and rows.shape[1] in (1, 3)
     if rows.dtype != torch.uint8 or not fits:
         raise DataError(f"images must be uint8 (n, 1 or 3, size, size), got {rows.dtype} {tuple(rows.shape)}")

@@ -10,6 +10,7 @@ from osscl.experiments.sizes import sized
 from osscl.experiments.spec import config_from_plain, configuration, require_own_name, scheduled, type_of
 from osscl.frozen import from_plain, override, plain, require
 from osscl.methods import METHODS
+from osscl.methods.co2l import Co2lConfig
 from osscl.methods.dm import DmConfig
 from osscl.methods.gd import GdConfig
 from osscl.methods.gem import GemConfig
@@ -40,6 +41,13 @@ class Recipe:
         require(type(self.seed) is int and 0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         require(isinstance(self.augmentation, Augmentation), self, "augmentation", "an Augmentation, or its name")
         require_own_name(self.schedule)
+
+    @property
+    def learns_unlabeled(self) -> bool:
+        """Whether unlabelled images of a later step change what is learned."""
+        if isinstance(self.method, Co2lConfig):
+            return self.method.unlabeled == "joint"
+        return bool(getattr(self.method, "needs_reference", False))
 
     @property
     def carries_labels(self) -> bool:

@@ -1,10 +1,12 @@
 """Pictures into folders: one for each class that they look like, and groups of those that look like nothing learned."""
 
+import contextlib
 import csv
+import os
 import shutil
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path, PurePosixPath
 
 from osscl.agent.groups import around_their_mean, grouped
@@ -13,7 +15,8 @@ from osscl.errors import UserError
 from osscl.experiments.saved import Model
 from osscl.stored import write_text
 
-UNKNOWN = "unknown"
+UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
+LONGEST_NAME = 255  # bytes
 COLUMNS = ("file", "sorted_as", "class", "probability", "score", "looks_known")
 
 
@@ -36,9 +39,11 @@ def places_for(model: Model, pictures: Pictures, threshold: float | None, groups
     scores = [None] * len(pictures) if found.scores is None else found.scores.tolist()
     unknown = [row for row, sure in enumerate(known) if sure is False]
     group_of = dict(zip(unknown, _groups(model, pictures, unknown, groups), strict=True))
-    apart = _folder_of_unknown(model.classes)
+    folder_of = folders_of(model.classes)
     folders = [
-        PurePosixPath(apart, f"group-{group_of[row] + 1}") if row in group_of else PurePosixPath(as_folder(name))
+        PurePosixPath(folder_of[None], f"group-{group_of[row] + 1}")
+        if row in group_of
+        else PurePosixPath(folder_of[name])
         for row, name in enumerate(found.names)
     ]
     names = _without_clashes(folders, [file.name for file in pictures.files])
@@ -53,12 +58,19 @@ def _groups(model: Model, pictures: Pictures, unknown: Sequence[int], groups: in
     return grouped(everything[list(unknown)], groups).tolist()
 
 
-def _folder_of_unknown(classes: Sequence[str]) -> str:
-    """Beside the classes' folders, and none of them."""
-    taken, name = {as_folder(one).lower() for one in classes}, UNKNOWN
-    while name in taken:
-        name += "-"
-    return name
+def folders_of(classes: Sequence[str]) -> dict[str | None, str]:
+    """A folder for each class, and under None one for what is unknown; no two are one, wherever case counts or not."""
+    found: dict[str | None, str] = {}
+    taken = {TABLE, PAGE}
+    for name in (*classes, None):
+        free = plain = UNKNOWN if name is None else as_folder(name)
+        number = 1
+        while free.lower() in taken:
+            number += 1
+            free = f"{plain}-{number}"
+        taken.add(free.lower())
+        found[name] = free
+    return found
 
 
 def as_folder(name: str) -> str:
@@ -69,39 +81,69 @@ def as_folder(name: str) -> str:
 
 def _without_clashes(folders: Sequence[PurePosixPath], names: Sequence[str]) -> list[str]:
     """Files of one name from several folders get a number where they meet; on some disks case does not count."""
-    met: Counter[tuple[str, str]] = Counter()
+    met: set[tuple[str, str]] = set()
     free = []
     for folder, name in zip(folders, names, strict=True):
-        stem, dot, suffix = name.rpartition(".")
+        stem, dot, suffix = name.rpartition(".") if "." in name[1:] else (name, "", "")
         candidate, number = name, 1
-        while met[str(folder).lower(), candidate.lower()]:
+        while (str(folder).lower(), candidate.lower()) in met:
             number += 1
-            candidate = f"{stem or suffix}-{number}{dot + suffix if stem else ''}"
-        met[str(folder).lower(), candidate.lower()] += 1
+            candidate = f"{_cut(stem, len(os.fsencode(f'-{number}{dot}{suffix}')))}-{number}{dot}{suffix}"
+        met.add((str(folder).lower(), candidate.lower()))
         free.append(candidate)
     return free
 
 
-def require_empty(into: Path) -> None:
-    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+def _cut(stem: str, more: int) -> str:
+    """As much of a name as fits beside `more` bytes."""
+    while len(os.fsencode(stem)) + more > LONGEST_NAME:
+        stem = stem[:-1]
+    return stem
+
+
+def require_new(into: Path, beside: Sequence[Path]) -> None:
+    """Sorted pictures go to a place of their own, not among those that are sorted or into an agent."""
+    if into.is_symlink() or (into.exists() and (not into.is_dir() or any(into.iterdir()))):
         raise UserError(f"{into} is there already: pictures are sorted into a new folder, nothing is overwritten")
+    for path in beside:
+        if path.is_dir() and into.resolve().is_relative_to(path.resolve()):
+            raise UserError(
+                f"{into} is in {path}, where the copies would be taken for more pictures: give another folder"
+            )
 
 
-def bring(places: Sequence[Place], into: Path, *, link: bool) -> None:
-    """A copy of each picture in its place, or a link to it; a table of all of them beside the folders."""
+@contextlib.contextmanager
+def new_folder(into: Path) -> Iterator[Path]:
+    """A draft beside `into` that takes its place at the end: the folder is whole, or not there."""
+    draft = into.with_name(f".{into.name}-{os.getpid()}")
+    try:
+        draft.mkdir(parents=True)
+        yield draft
+        draft.rename(into)
+    except OSError as error:
+        raise UserError(f"{into} cannot be written: {error.strerror or error} ({error.filename})") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def bring(places: Sequence[Place], into: Path, *, link: bool) -> list[Place]:
+    """A copy of each picture in its place, or a link to it, and a table of them; one whose file is gone is left out."""
+    brought = []
     for place in places:
         target = into / place.to
         target.parent.mkdir(parents=True, exist_ok=True)
+        if not place.file.is_file():
+            continue
         if link:
             target.symlink_to(place.file.resolve())
         else:
             shutil.copy2(place.file, target)
-    _write_table(places, into / "sorted.csv")
+        brought.append(place)
+    write_text(into / TABLE, _table(brought))
+    return brought
 
 
-def _write_table(places: Sequence[Place], file: Path) -> None:
-    from io import StringIO
-
+def _table(places: Sequence[Place]) -> str:
     text = StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
@@ -109,4 +151,4 @@ def _write_table(places: Sequence[Place], file: Path) -> None:
         score = "" if place.score is None else f"{place.score:.4f}"
         known = "" if place.known is None else str(place.known).lower()
         rows.writerow([place.file, place.to, place.name, f"{place.probability:.4f}", score, known])
-    write_text(file, text.getvalue())
+    return text.getvalue().encode("utf-8", "replace").decode()  # a file's name may be no text

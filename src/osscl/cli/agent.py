@@ -1,5 +1,6 @@
 """`osscl fit` and `update`: an agent of your own images, from folders that arrive over time."""
 
+import re
 import time
 from collections import Counter
 from pathlib import Path
@@ -67,7 +68,7 @@ def fit(
             raise UserError(f"{agent} has learned already: `osscl update` teaches it more; or give another folder")
         if not same:
             raise UserError(f"{agent} was begun with other settings; give those again, or another folder")
-    _teach(made, agent, labeled, unlabeled, ImageFormat(channels, size, (), ()), max_minutes)
+    _teach(made, agent, labeled, unlabeled, ImageFormat(channels, size, (), ()), max_minutes, begins=True)
 
 
 def _require_own_folder(agent: Path, labeled: Path) -> None:
@@ -105,21 +106,26 @@ def update(
 
 def _teach(
     made: "ContinualClassifier", folder: Path, labeled: Path | None, unlabeled: list[Path] | None,
-    images: "ImageFormat", max_minutes: float | None,
+    images: "ImageFormat", max_minutes: float | None, *, begins: bool = False,
 ) -> None:  # fmt: skip
     from osscl.cli.show import quoted, watching
     from osscl.experiments.checkpoint import Options, is_occupied
 
     if is_occupied(folder):
         raise Occupied(f"another process is at work in {folder}")
+    _require_names(labeled)
     pictures, others = _read(labeled, unlabeled, images)
     lesson = pictures.images, pictures.labels, others.images
     _require_one_class_each(pictures)
-    if made.has_learned(*lesson) or (not len(others) and _all_learned(made, pictures)):
+    done = made.has_learned(*lesson)
+    nothing_new = done or (not len(others) and _all_learned(made, pictures))
+    if begins and made.history and not nothing_new:
+        raise UserError(f"{folder} has learned already: `osscl update` teaches it more; or give another folder")
+    tell([*pictures.problems, *others.problems, *(() if done else _met_before(made, pictures))])
+    if nothing_new:
         typer.echo("nothing new: all of this is learned already")
         show_history(made)
         return
-    tell([*pictures.problems, *others.problems, *_met_before(made, pictures)])
     made.require_teachable(*lesson)
     _announce(made, pictures, others)
     learn = made.update if made.history else made.fit
@@ -137,6 +143,15 @@ def _read(labeled: Path | None, unlabeled: list[Path] | None, images: "ImageForm
     none = no_pictures(size, channels)
     pictures = load_folder(labeled, size, channels, _counting("labelled")) if labeled is not None else none
     return pictures, load_pictures(unlabeled, size, channels, _counting("unlabelled")) if unlabeled else none
+
+
+def _require_names(labeled: Path | None) -> None:
+    """A group that `osscl sort` made wants a name; the next sorting makes other groups of the same number."""
+    from osscl.data.folders import class_folders
+
+    for name in class_folders(labeled) if labeled is not None else ():
+        if re.fullmatch(r"group-\d+", name):
+            raise UserError(f"{name} in {labeled} is a group of unknown pictures: rename it after what it shows")
 
 
 def _require_one_class_each(pictures: "Pictures") -> None:
@@ -174,7 +189,7 @@ def _announce(made: "ContinualClassifier", pictures: "Pictures", others: "Pictur
     )
     for words in _doubtful(fresh, made.class_names):
         typer.echo(words)
-    if made.recipe.carries_labels and any(step.unlabeled for step in made.history) and not len(others):
+    if made.recipe.carries_labels and any(step.unlabeled for step in made.history) and len(others) < 2:
         typer.echo(
             "without unlabelled images nothing shows how the networks change: what is carried of earlier classes is "
             "dropped, and scores of what looks known may be on another scale afterwards"

@@ -1,12 +1,13 @@
 """`osscl sort`: pictures into folders, those that look like nothing learned in groups that may be new classes."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.cli.inspect import Device, tell
+from osscl.cli.inspect import Device, in_one_line, tell
 
 if TYPE_CHECKING:
     from osscl.agent.sorting import Place
@@ -29,53 +30,63 @@ def sort(
     device: Device = "auto",
 ) -> None:
     """Sort pictures into a folder for each class; unknown ones into groups, to be named and learned next."""
-    from osscl.agent.sorting import bring, places_for, require_empty
+    from osscl.agent.sorting import PAGE, bring, new_folder, places_for, require_new
     from osscl.cli.show import quoted
     from osscl.data.folders import load_pictures
     from osscl.experiments.saved import load, require_threshold
+    from osscl.stored import write_text
 
-    require_empty(into)
+    require_new(into, [*images, model])
     loaded = load(model, device)
     require_threshold(loaded, threshold, model)
     pictures = load_pictures(images, loaded.images.size, loaded.images.channels)
     tell(pictures.problems)
     places = places_for(loaded, pictures, threshold, groups)
-    bring(places, into, link=link)
-    _show(places, into, loaded)
-    unknown = next((place.to.parts[0] for place in places if place.known is False), None)
+    with new_folder(into) as draft:
+        brought = bring(places, draft, link=link)
+        write_text(draft / PAGE, _page(brought, loaded))
+    tell([f"{place.file}: it is gone" for place in places if place not in brought])
+    _show(brought)
+    typer.echo(f"look at:  {into / PAGE}")
+    unknown = next((place.to.parts[0] for place in brought if place.known is False), None)
     if unknown is not None:
         typer.echo(f"to learn what is new: clear the groups in {into / unknown}, rename them to what they show, then")
-        typer.echo(f"          {quoted('osscl', 'update', model, '--labeled', into / unknown)}")
+        again = quoted(
+            "osscl", "update", model, "--labeled", into / unknown, *(w for x in images for w in ("--unlabeled", x))
+        )
+        typer.echo(f"          {again}")
 
 
-def _show(places: "Sequence[Place]", into: Path, loaded: "Model") -> None:
-    """How many went where, on the terminal; the pictures themselves on a page, those that look unknown first."""
+def _show(places: "Sequence[Place]") -> None:
+    """How many went where."""
     from osscl.cli.show import console, table
+
+    counts = Counter(str(place.to.parent) for place in sorted(places, key=_rank))
+    shown = table("folder", "pictures")
+    for folder, n in counts.items():
+        shown.add_row(in_one_line(folder), str(n))
+    console().print(shown)
+
+
+def _page(places: "Sequence[Place]", loaded: "Model") -> str:
+    """The pictures themselves, those that look unknown first."""
     from osscl.report.contact import Picture, contact_sheet
-    from osscl.stored import write_text
 
     folders: dict[str, list[Picture]] = {}
-    for place in sorted(places, key=_rank):
+    for place in sorted(places, key=lambda place: (place.known is not False, *_rank(place))):
         words = f"nearest: {place.name}" if place.known is False else f"{place.probability:.2f}"
         score = "" if place.score is None else f", score {place.score:.3f}"
         more = f"{place.file}: {place.name} {place.probability:.2f}{score}"
         folders.setdefault(str(place.to.parent), []).append(Picture(place.to, words, more))
-    counts = table("folder", "pictures")
-    for folder, pictures in folders.items():
-        counts.add_row(folder, str(len(pictures)))
-    console().print(counts)
     notes = ["Under a picture: the probability of its class, or the class that is nearest to what looks unknown."]
     if loaded.threshold is None:
         notes.append("This method does not tell what it knows: every picture went to its nearest class.")
-    unknown = [place.to.parts[0] for place in places if place.known is False]
-    first = sorted(folders, key=lambda folder: folder.partition("/")[0] not in unknown)
-    page = contact_sheet(f"{len(places)} pictures, sorted", notes, {folder: folders[folder] for folder in first})
-    write_text(into / "index.html", page)
-    typer.echo(f"look at:  {into / 'index.html'}")
+    return contact_sheet(f"{len(places)} pictures, sorted", notes, folders)
 
 
-def _rank(place: "Place") -> tuple[bool, list[str | int], float]:
+def _rank(place: "Place") -> tuple[bool, str, int, float]:
     """Classes by name, then groups by number; within a folder what is surest first."""
     score = place.score if place.score is not None else place.probability
-    parts = [int(part) if part.isdigit() else part for part in str(place.to.parent).split("-")]
-    return place.known is False, parts if place.known is False else [str(place.to.parent)], -score
+    unknown = place.known is False
+    number = int(place.to.parent.name.removeprefix("group-")) if unknown else 0
+    return unknown, "" if unknown else str(place.to.parent), number, -score

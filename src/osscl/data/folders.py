@@ -86,7 +86,7 @@ def load_pictures(
     for path in given:
         if not images[path]:
             raise DataError(f"{path} holds no images")
-    files = [*dict.fromkeys(file for path in given for file in images[path])]
+    files = [*{file.resolve(): file for path in reversed(given) for file in reversed(images[path])}.values()][::-1]
     told = [words for path in given if path.is_dir() for words in _of_other_kinds(path, below[path])]
     told += [f"{x}: a link that leads nowhere or to a folder, not followed" for x in _links(below.values())]
     read, kept, problems = decoded(files, size, channels, progress)

@@ -174,15 +174,18 @@ def carried_on(config: HeadConfig, fit: HeadFit, x: Tensor) -> Carried:
     return summed_up(x, targets, labels, fit.past(config) or no_past(x, k))
 
 
-def likeness_on(config: HeadConfig, fit: HeadFit, x: Tensor, unlabeled: Tensor) -> Likeness | None:
+def likeness_on(
+    config: HeadConfig, fit: HeadFit, x: Tensor, unlabeled: Tensor, last: float | None = None
+) -> Likeness | None:
     """What looks known among rows like `unlabeled`, and the threshold that images set which it has not seen.
 
-    `x` has all views of the fit's data, in the same space. None where every class that could set it has a single label.
+    `x` has all views of the fit's data, in the same space. Where no image can set it, the `last` threshold stays; there
+    is none, and None is returned, where every class of the first step has a single label.
     """
     fair, without = _judges(fit)
-    if not fair.any():
-        return None
     world, targets = world_of(unlabeled), fit.targets()
+    if not fair.any():
+        return None if last is None else replace(likeness(carried_on(config, fit, x), world), threshold=last)
     part = rank_in_class(targets, len(fit.classes)) % PARTS
     scores = torch.zeros_like(targets, dtype=torch.float)
     for i in range(PARTS):

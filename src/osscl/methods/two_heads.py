@@ -72,7 +72,8 @@ class TwoHeads:
             return None
         fit = fits["reference"]
         around = self.reference.placed(in_chunks(fit.encoder.features, unlabeled))
-        return likeness_on(self.config, fit, views["reference"], around)
+        last = self.likeness.threshold if self.likeness is not None else None
+        return likeness_on(self.config, fit, views["reference"], around, last)
 
     def _fit(self, fits: Mapping[str, HeadFit]) -> float:
         """All of them; returns the scale that they share."""

@@ -1,5 +1,6 @@
 """A contact sheet: pictures that were sorted into folders, on one page among those folders."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -47,6 +48,6 @@ def _part(folder: str, pictures: Sequence[Picture]) -> str:
 
 
 def _cell(picture: Picture) -> str:
-    address, name = quote(str(picture.path)), escape(picture.path.name)
+    address, name = quote(os.fsencode(str(picture.path))), escape(picture.path.name)
     image = f'<img src="{address}" alt="{name}" title="{escape(picture.more)}" loading="lazy">'
     return f'<li><a href="{address}">{image}</a>{escape(picture.words)}</li>'
