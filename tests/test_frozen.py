@@ -349,3 +349,15 @@ def test_the_choices_are_found_at_all():
 def test_specs_cannot_be_changed_in_place(config):
     with pytest.raises(FrozenInstanceError):
         setattr(config, fields(config)[0].name, None)
+
+
+@dataclass(frozen=True)
+class Counts:
+    rows: tuple[tuple[int, ...], ...]
+
+
+@pytest.mark.parametrize("wrong", [True, 2**63, 1.5, "3", None])
+def test_rows_of_counts_are_taken_as_they_are_and_nothing_else_is(wrong):
+    assert from_plain(Counts, {"rows": [[1, 2], [], [-3]]}) == Counts(((1, 2), (), (-3,)))
+    with pytest.raises(SpecError, match=r"rows\[1\]\[2\] must be"):
+        from_plain(Counts, {"rows": [[1], [1, 2, wrong]]})

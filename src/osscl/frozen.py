@@ -227,8 +227,15 @@ def _sequence(origin: type, args: tuple[Any, ...], value: Any, where: str) -> An
     fixed = origin is tuple and Ellipsis not in args
     if fixed and len(value) != len(args):
         raise SpecError(f"{where} must have {len(args)} entries, got {len(value)}")
+    if not fixed and args[0] is int and _small_whole_numbers(value):
+        return origin(value)
     hints = args if fixed else [args[0]] * len(value)
     return origin(convert(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(hints, value, strict=True)))
+
+
+def _small_whole_numbers(values: Sequence[Any]) -> bool:
+    """Whether nothing is to be converted or refused; most of a record are rows of counts."""
+    return set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= LARGEST[int]
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
