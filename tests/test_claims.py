@@ -14,7 +14,7 @@ from osscl.experiments.stated import CLAIMS
 from osscl.experiments.tables import cell_of
 from osscl.methods.method import DEMO, PAPER, SHORT, SMOKE, PhaseReport, Schedule
 from osscl.report import verdicts
-from osscl.report.beside import beside_paper, sections_of
+from osscl.report.beside import beside_paper
 from osscl.report.curves import auroc, over_time, rows, svg
 
 HELPS = Claim("L_TD helps", (compare("T4", "all-losses/ursl", "without-td/ursl"),))
@@ -356,6 +356,11 @@ def test_a_run_made_anew_for_its_time_decides_a_claim_about_minutes(typed, on_di
     shown = typed("claims", "--results", on_disk(*shared, *later), "--format", "csv")[1]
     (line,) = [line for line in csv.DictReader(shown.splitlines()) if line["claim"] == slower.statement]
     assert (line["difference"], line["n"], line["quantity"]) == ("3", "1", "minutes")
+
+
+def sections_of(records):
+    found = beside_paper(records)
+    return [*found.tables, *found.claims]
 
 
 def test_a_page_shows_the_tables_that_records_speak_of_and_the_claims():

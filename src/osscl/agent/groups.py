@@ -2,9 +2,11 @@
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from osscl.learn.heads import placed
+
+Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 FEWEST = 8  # images below which there is one group
 MOST_GROUPS = 12  # that are looked for where nobody says how many
 MOST_ROWS = 4000  # that are held against each other; the others join the nearest group
@@ -12,7 +14,7 @@ MOST_ROWS = 4000  # that are held against each other; the others join the neares
 
 def around_their_mean(features: Tensor) -> Tensor:
     """Rows (n, width) about the mean of all of them, on the sphere."""
-    return F.normalize(features - features.mean(0), dim=1)
+    return placed(features, features.mean(0))
 
 
 def grouped(rows: Tensor, groups: int | None = None) -> Tensor:
@@ -32,15 +34,15 @@ def grouped(rows: Tensor, groups: int | None = None) -> Tensor:
     return _largest_first(labels if len(picked) == n else _nearest(rows, rows[picked], labels))
 
 
-def _cut(tree: "np.ndarray[tuple[int, int], np.dtype[np.float64]]", groups: int) -> Tensor:
+def _cut(tree: Matrix, groups: int) -> Tensor:
     from scipy.cluster.hierarchy import fcluster
 
     return torch.from_numpy(fcluster(tree, groups, "maxclust").astype(np.int64) - 1)
 
 
 def _best_cut(
-    tree: "np.ndarray[tuple[int, int], np.dtype[np.float64]]",
-    sample: "np.ndarray[tuple[int, int], np.dtype[np.float64]]",
+    tree: Matrix,
+    sample: Matrix,
 ) -> Tensor:
     from sklearn.metrics import silhouette_score
 

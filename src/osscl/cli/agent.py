@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.cli.inspect import Agent, Device, in_one_line, show_history, tell
+from osscl.cli.inspect import Agent, in_one_line, show_history, tell
 from osscl.cli.run import Changes
+from osscl.cli.wanted import Device
 from osscl.errors import Occupied, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from osscl.agent.classifier import ContinualClassifier
     from osscl.data.folders import Pictures
@@ -117,17 +118,17 @@ def _teach(
     pictures, others = _read(labeled, unlabeled, images)
     lesson = pictures.images, pictures.labels, others.images
     _require_one_class_each(pictures)
-    done = made.has_learned(*lesson)
-    nothing_new = done or (not len(others) and _all_learned(made, pictures))
+    done, learned = made.has_learned(*lesson), made.learned_as(pictures.images)
+    nothing_new = done or (not len(others) and None not in learned)
     if begins and made.history and not nothing_new:
         raise UserError(f"{folder} has learned already: `osscl update` teaches it more; or give another folder")
-    tell([*pictures.problems, *others.problems, *(() if done else _met_before(made, pictures))])
+    tell([*pictures.problems, *others.problems, *(() if done else _met_before(learned, pictures))])
     if nothing_new:
         typer.echo("nothing new: all of this is learned already")
         show_history(made)
         return
     made.require_teachable(*lesson)
-    _announce(made, pictures, others)
+    _announce(made, [name for name, was in zip(pictures.labels, learned, strict=True) if was is None], len(others))
     learn = made.update if made.history else made.fit
     with watching(folder.name) as watcher, made.living_in(folder, Options(max_minutes=max_minutes, watcher=watcher)):
         learn(*lesson)
@@ -162,34 +163,30 @@ def _require_one_class_each(pictures: "Pictures") -> None:
         raise UserError(f"{one} and {other} are the same picture in two classes: which is it?")
 
 
-def _all_learned(made: "ContinualClassifier", pictures: "Pictures") -> bool:
-    return bool(made.history) and None not in made.learned_as(pictures.images)
-
-
-def _met_before(made: "ContinualClassifier", pictures: "Pictures") -> list[str]:
+def _met_before(learned: "Sequence[str | None]", pictures: "Pictures") -> list[str]:
     """Images that were learned already: how many, and those that have another class now."""
-    learned = made.learned_as(pictures.images) if made.history else []
+    from osscl.cli.show import counted
+
     rows = [row for row, name in enumerate(learned) if name is not None]
-    told = [f"{len(rows)} image{'s' * (len(rows) != 1)} learned before"] if rows else []
+    told = [f"{counted(len(rows), 'image')} learned before"] if rows else []
     moved = [row for row in rows if learned[row] != pictures.labels[row]]
     return told + [f"{pictures.files[row]}: was learned as {learned[row]}, which cannot be undone" for row in moved]
 
 
-def _announce(made: "ContinualClassifier", pictures: "Pictures", others: "Pictures") -> None:
-    """What the step brings, and what it may cost."""
+def _announce(made: "ContinualClassifier", fresh: list[str], others: int) -> None:
+    """What a step with labels that are `fresh` brings, and what it may cost."""
+    from osscl.cli.show import counted
     from osscl.experiments.sizes import is_small
 
-    fresh = [name for name, was in zip(pictures.labels, made.learned_as(pictures.images), strict=True) if was is None]
     new = len({*fresh} - {*made.class_names})
     further = sorted({*fresh} & {*made.class_names})
     more = f", more of {in_one_line(', '.join(further))}" if further else ""
     typer.echo(
-        f"{new} new class{'es' * (new != 1)}{more}; {len(fresh)} labelled image{'s' * (len(fresh) != 1)}, "
-        f"{len(others)} unlabelled"
+        f"{new} new class{'es' * (new != 1)}{more}; {counted(len(fresh), 'labelled image')}, {others} unlabelled"
     )
     for words in _doubtful(fresh, made.class_names):
         typer.echo(words)
-    if made.recipe.carries_labels and any(step.unlabeled for step in made.history) and len(others) < 2:
+    if made.recipe.carries_labels and any(step.unlabeled for step in made.history) and others < 2:
         typer.echo(
             "without unlabelled images nothing shows how the networks change: what is carried of earlier classes is "
             "dropped, and scores of what looks known may be on another scale afterwards"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osscl.cli.wanted import Device
 from osscl.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 TOLD = 20  # files that could not be read and are named
 Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
 
 
 def back(

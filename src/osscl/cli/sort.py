@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.cli.inspect import Device, in_one_line, tell
+from osscl.cli.inspect import in_one_line, tell
+from osscl.cli.wanted import Device
 
 if TYPE_CHECKING:
     from osscl.agent.sorting import Place

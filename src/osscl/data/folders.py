@@ -82,11 +82,11 @@ def load_pictures(
     if missing := [path for path in given if not path.exists()]:
         raise DataError(f"{missing[0]} does not exist: expected an image, or a folder of them")
     below = {path: _below(path) for path in given}
-    images = {path: [x for x in found if x == path or _looks_like_an_image(x)] for path, found in below.items()}
+    met: dict[Path, Path] = {}  # by where it really is: one picture may be given by several names
     for path in given:
-        if not images[path]:
-            raise DataError(f"{path} holds no images")
-    files = [*{file.resolve(): file for path in reversed(given) for file in reversed(images[path])}.values()][::-1]
+        for file in _meant(path, below[path]):
+            met.setdefault(file.resolve(), file)
+    files = [*met.values()]
     told = [words for path in given if path.is_dir() for words in _of_other_kinds(path, below[path])]
     told += [f"{x}: a link that leads nowhere or to a folder, not followed" for x in _links(below.values())]
     read, kept, problems = decoded(files, size, channels, progress)
@@ -179,9 +179,12 @@ def suffixes() -> set[str]:
 
 def image_files(path: Path) -> list[Path]:
     """The files that are meant: a folder stands for all images in it and below."""
-    if not path.is_dir():
-        return [path]
-    if not (found := [file for file in _below(path) if _looks_like_an_image(file)]):
+    return _meant(path, _below(path))
+
+
+def _meant(path: Path, below: Sequence[Path]) -> list[Path]:
+    """A file that was given itself, whatever it is; of what is below a folder, the images."""
+    if not (found := [file for file in below if file == path or _looks_like_an_image(file)]):
         raise DataError(f"{path} holds no images")
     return found
 

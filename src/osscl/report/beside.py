@@ -40,7 +40,7 @@ class Beside:
 
 
 def beside_paper(records: Sequence[RunRecord]) -> Beside:
-    """All that records say beside the paper, and in a line what they do not."""
+    """What records say beside the paper: tables once a schedule, claims where one is no trial; and what they do not."""
     known = {record.id: record for record in records}
     recorded = list(_recorded(known))
     tables = [_table(known, shown) for shown in recorded if shown.table.id in TABLES]
@@ -48,12 +48,6 @@ def beside_paper(records: Sequence[RunRecord]) -> Beside:
     claims = [] if all(shown.trial for shown in recorded) else [verdicts.section(known)]
     values = [paper.section(table, known, PAPER, ()) for table in TABLES.values() if claims and not table.cells]
     return Beside(tables, figures, values, claims, _note(records, recorded))
-
-
-def sections_of(records: Sequence[RunRecord]) -> list[TableSection]:
-    """Tables of which a cell is recorded, one for each schedule; then the claims, where one is no trial."""
-    found = beside_paper(records)
-    return [*found.tables, *found.claims]
 
 
 def _recorded(known: Records) -> Iterator[Shown]:
