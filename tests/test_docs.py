@@ -37,7 +37,7 @@ def test_the_page_runs_as_it_stands(blocks, tmp_path, monkeypatch, capsys):
 def test_the_method_on_the_page_learns(blocks):
     page = {"__name__": "page"}
     exec(compile(blocks[0], PAGE.name, "exec"), page)
-    from osscl.experiments.toy import ENOUGH, accuracy, maker, toy_stream
+    from osscl.tools.battery import ENOUGH, accuracy, maker, toy_stream
 
     stream = toy_stream()
     agent = maker(page["Replay"], page["Replay"].Config(), stream)(updates=ENOUGH)

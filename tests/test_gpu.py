@@ -9,14 +9,15 @@ import torch
 
 from osscl import device as devices
 from osscl.agent.classifier import ContinualClassifier
-from osscl.experiments.evaluate import judge_known
-from osscl.experiments.sizes import on_small_net
-from osscl.experiments.toy import held_out, maker, toy_stream
-from osscl.frozen import override
-from osscl.learn.descent import Descent
-from osscl.methods import CONFIGURATIONS, METHODS, learner, phases, reference
+from osscl.config import override
+from osscl.learn.optimiser import Descent
+from osscl.methods import CONFIGURATIONS, METHODS, learner, reference
+from osscl.methods import base as phases
 from osscl.methods import gem as gem_method
-from osscl.methods.method import Runtime
+from osscl.methods.base import Runtime
+from osscl.runs.evaluate import judge_known
+from osscl.runs.presets import on_small_net
+from osscl.tools.battery import held_out, maker, toy_stream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from osscl.cli.show import comparison
-from osscl.experiments.bench_methods import PASSES
-from osscl.experiments.record import read_records
 from osscl.methods import CONFIGURATIONS, METHOD_TYPES, METHODS
+from osscl.runs.record import read_records
+from osscl.tools.bench_methods import PASSES
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

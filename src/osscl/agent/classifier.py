@@ -30,17 +30,17 @@ from osscl.agent.lesson import (
 )
 from osscl.agent.recipe import make_recipe, recipe_in
 from osscl.agent.tested import Tested, held_against
+from osscl.config import plain
 from osscl.data.folders import require_size
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import OTHER_VERSION, DataError, UserError
-from osscl.experiments.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
-from osscl.experiments.evaluate import finite_logits, refuse_divergence, refuse_divergent_loss
-from osscl.experiments.run import threads_for
-from osscl.experiments.saved import Model, Prediction, agent_of, entry_of, read_entry
-from osscl.frozen import plain
 from osscl.methods import METHODS
-from osscl.methods.method import Method, Progress, Runtime, Schedule, Setting
-from osscl.stored import write_state
+from osscl.methods.base import Method, Progress, Runtime, Schedule, Setting
+from osscl.runs.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
+from osscl.runs.evaluate import finite_logits, refuse_divergence, refuse_divergent_loss
+from osscl.runs.model import Model, Prediction, agent_of, entry_of, read_entry
+from osscl.runs.run import threads_for
+from osscl.storage import write_state
 from osscl.vision.augment import Augmentation
 
 Given = Images | None

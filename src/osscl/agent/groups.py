@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osscl.learn.heads import placed
+from osscl.learn.linear_head import placed
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 FEWEST = 8  # images below which there is one group

@@ -13,13 +13,13 @@ import torch
 
 from osscl import __version__
 from osscl.agent.lesson import Arrived
+from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
-from osscl.experiments.checkpoint import occupied, set_aside
-from osscl.experiments.saved import agent_of, read_entry
-from osscl.frozen import from_plain
-from osscl.methods.method import Runtime, StepReport
-from osscl.stored import SUFFIX, aside, read_state
+from osscl.methods.base import Runtime, StepReport
+from osscl.runs.checkpoint import occupied, set_aside
+from osscl.runs.model import agent_of, read_entry
+from osscl.storage import SUFFIX, aside, read_state
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from torch import Tensor
 from osscl.agent.recipe import NEEDS_NEW_CLASSES, Recipe
 from osscl.data.images import Labeled, as_tensor
 from osscl.errors import DataError, UserError
-from osscl.experiments.spec import type_of
 from osscl.methods import METHOD_TYPES
-from osscl.methods.method import Method
+from osscl.methods.base import Method
+from osscl.runs.spec import type_of
 from osscl.stream.step import Step
 from osscl.vision.encoder import ImageFormat
 

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from osscl.config import from_plain, override, plain, require
 from osscl.data.benchmarks import GLYPHS
 from osscl.errors import SpecError, unknown
-from osscl.experiments.sizes import sized
-from osscl.experiments.spec import config_from_plain, configuration, require_own_name, scheduled, type_of
-from osscl.frozen import from_plain, override, plain, require
 from osscl.methods import METHODS
+from osscl.methods.base import Schedule
 from osscl.methods.co2l import Co2lConfig
 from osscl.methods.dm import DmConfig
 from osscl.methods.gd import GdConfig
 from osscl.methods.gem import GemConfig
-from osscl.methods.method import Schedule
+from osscl.runs.presets import sized
+from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled, type_of
 from osscl.vision.augment import Augmentation
 
 NEEDS_NEW_CLASSES = (GdConfig, DmConfig, GemConfig)  # methods whose step is about them: a teacher, logits, a batch

@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from osscl.agent.groups import around_their_mean, grouped
 from osscl.data.folders import Pictures
 from osscl.errors import UserError
-from osscl.experiments.saved import Model
-from osscl.stored import write_text
+from osscl.runs.model import Model
+from osscl.storage import write_text
 
 UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
 LONGEST_NAME = 255  # bytes

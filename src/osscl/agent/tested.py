@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from osscl.errors import DataError
-from osscl.experiments.saved import Prediction
 from osscl.metrics import auroc
+from osscl.runs.model import Prediction
 
 
 @dataclass(frozen=True)

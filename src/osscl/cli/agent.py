@@ -110,7 +110,7 @@ def _teach(
     images: "ImageFormat", max_minutes: float | None, *, begins: bool = False,
 ) -> None:  # fmt: skip
     from osscl.cli.show import quoted, watching
-    from osscl.experiments.checkpoint import Options, is_occupied
+    from osscl.runs.checkpoint import Options, is_occupied
 
     if is_occupied(folder):
         raise Occupied(f"another process is at work in {folder}")
@@ -176,7 +176,7 @@ def _met_before(learned: "Sequence[str | None]", pictures: "Pictures") -> list[s
 def _announce(made: "ContinualClassifier", fresh: list[str], others: int) -> None:
     """What a step with labels that are `fresh` brings, and what it may cost."""
     from osscl.cli.show import counted
-    from osscl.experiments.sizes import is_small
+    from osscl.runs.presets import is_small
 
     new = len({*fresh} - {*made.class_names})
     further = sorted({*fresh} & {*made.class_names})

@@ -11,7 +11,7 @@ from osscl.errors import SpecError
 if TYPE_CHECKING:
     import torch
 
-    from osscl.experiments.bench import BenchSpec
+    from osscl.tools.bench import BenchSpec
 
 
 def bench(
@@ -33,9 +33,9 @@ def bench(
 ) -> None:
     """Measure the loops of URSL and the ceiling of the same card, in one run."""
     from osscl.device import pick_device
-    from osscl.experiments.bench import BenchSpec
     from osscl.methods import URSL
-    from osscl.stored import refuse_to_overwrite
+    from osscl.storage import refuse_to_overwrite
+    from osscl.tools.bench import BenchSpec
 
     refuse_to_overwrite(out)
     if methods:
@@ -54,13 +54,13 @@ def _loops(spec: "BenchSpec", device: "torch.device", against: bool, out: Path |
     from rich.console import Console
     from rich.table import Table
 
-    from osscl.experiments.bench import bench as measure
-    from osscl.frozen import plain
-    from osscl.stored import write_text
+    from osscl.config import plain
+    from osscl.storage import write_text
+    from osscl.tools.bench import bench as measure
 
     others = {}
     if against:
-        from osscl.experiments.against import against as measure_others
+        from osscl.tools.bench import against as measure_others
 
         others = measure_others(spec, device)
     found = measure(spec, device, others)
@@ -89,9 +89,9 @@ def _methods(
     import json
 
     from osscl.cli.show import console, table
-    from osscl.experiments.bench_methods import PASSES, bench_methods
-    from osscl.frozen import plain
-    from osscl.stored import write_text
+    from osscl.config import plain
+    from osscl.storage import write_text
+    from osscl.tools.bench_methods import PASSES, bench_methods
 
     shown, record = table("method", "views an update", "ms an update", "its bare passes", "ratio"), None
     for record in bench_methods(device, updates, repeats, backbone, only or tuple(PASSES)):

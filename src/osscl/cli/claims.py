@@ -10,7 +10,7 @@ from osscl.cli import wanted as ask
 from osscl.cli.table import show_section
 
 if TYPE_CHECKING:
-    from osscl.experiments.claims import Finding
+    from osscl.paper.claims import Finding
 
 HELP = "Records of one schedule alone, trials too. By default all but trials: smoke, demo, and the demo's data."
 Only = Annotated[str | None, typer.Option("--schedule", help=HELP)]
@@ -27,11 +27,10 @@ def claims(
     out: ask.Out = Path("runs"),
 ) -> None:
     """Check the paper's comparative claims over recorded pairs on identical streams; nothing is run."""
-    from osscl.experiments.claims import findings
-    from osscl.experiments.spec import schedule as schedule_of
-    from osscl.experiments.stated import CLAIMS
+    from osscl.paper.claims import CLAIMS, findings
     from osscl.report import verdicts
     from osscl.report.formats import TableSection
+    from osscl.runs.spec import schedule as schedule_of
 
     ask.known_format(format)
     wanted, records = None if schedule is None else schedule_of(schedule), ask.recorded_in(results, out).records

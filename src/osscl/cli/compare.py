@@ -14,8 +14,8 @@ from osscl.errors import SpecError, UserError, unknown
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from osscl.experiments.compare import Difference, Pairs
-    from osscl.experiments.record import RunRecord
+    from osscl.runs.record import RunRecord
+    from osscl.tools.compare import Difference, Pairs
 
 SIDE = "A record, a folder of records, or a configuration as `osscl runs` names it, looked up in --results and --out."
 
@@ -33,7 +33,7 @@ def compare(
     import textwrap
 
     from osscl.cli.show import console
-    from osscl.experiments.compare import MEASURES, paired
+    from osscl.tools.compare import MEASURES, paired
 
     if measure not in MEASURES:
         raise unknown("measure", measure, MEASURES)
@@ -137,7 +137,7 @@ def looked_up(results: list[Path] | None, out: Path) -> "tuple[list[RunRecord], 
 
 def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") -> "list[RunRecord]":
     """The records that a file, a folder or the name of a configuration stands for; damaged files are named."""
-    from osscl.experiments.record import read_record, read_records
+    from osscl.runs.record import read_record, read_records
 
     path = Path(side)
     if path.is_file():
@@ -174,8 +174,8 @@ def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRe
 def known_as(record: "RunRecord") -> str:
     """The configuration that its fields are now; of fields that are none, the name that it was recorded under, unless
     that name stands for others by now."""
-    from osscl.experiments.spec import name_of as current
     from osscl.methods import CONFIGURATIONS
+    from osscl.runs.spec import name_of as current
 
     name = current(record.spec)
     return record.configuration if name.endswith("*") and record.configuration not in CONFIGURATIONS else name

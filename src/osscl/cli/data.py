@@ -23,7 +23,7 @@ def show(data: DataOption = None) -> None:
     """Show every data set: its licence, whether it is there, and where it is looked for."""
     from osscl.cli.show import DASH, console, table
     from osscl.data.benchmarks import DATASETS
-    from osscl.data.places import data_dir
+    from osscl.data.cache import data_dir
 
     folder = data_dir(data)
     shown = table("set", "what", "licence", "there", "looked for in", caption=f"data folder: {folder}")
@@ -43,8 +43,8 @@ def fetch(
 ) -> None:
     """Download the official archives, check and extract them; an archive already in the folder is used as it is."""
     from osscl.data.benchmarks import dataset
+    from osscl.data.cache import data_dir
     from osscl.data.fetch import fetch as fetch_one
-    from osscl.data.places import data_dir
 
     for name in names:
         dataset(name)  # a wrong name is told before the first long download

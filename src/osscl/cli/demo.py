@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from osscl.experiments.record import RunRecord
+    from osscl.runs.record import RunRecord
 
 
 def demo(
@@ -23,9 +23,9 @@ def demo(
     from rich.console import Console
 
     from osscl.cli.show import comparison, quoted, watching
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.demo import demo_specs
-    from osscl.experiments.run import run
+    from osscl.runs.checkpoint import Options
+    from osscl.runs.run import run
+    from osscl.runs.spec import demo_specs
 
     console = Console(markup=False)
     specs = demo_specs(seed, smallest)
@@ -59,7 +59,7 @@ def _report(records: "list[RunRecord]", out: Path) -> str:
     from osscl.errors import UserError
     from osscl.report.beside import beside_paper
     from osscl.report.page import build_page, is_demo_page
-    from osscl.stored import write_text
+    from osscl.storage import write_text
 
     target = out / "report.html"
     if target.exists() and not is_demo_page(target):

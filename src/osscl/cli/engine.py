@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from osscl.experiments.checkpoint import Options, Watcher
-    from osscl.experiments.engine import Engine, Watch
-    from osscl.experiments.record import RunRecord
-    from osscl.experiments.spec import RunSpec
+    from osscl.runs.checkpoint import Options, Watcher
+    from osscl.runs.engine import Engine, Watch
+    from osscl.runs.record import RunRecord
+    from osscl.runs.spec import RunSpec
 
 EngineName = Annotated[str, typer.Option("--engine", help="local: one run after another, here; ray: a Ray cluster.")]
 Address = Annotated[
@@ -48,13 +48,13 @@ class How:
     def anew(self) -> "How":
         """In a folder of their own, beside records that stay; with references of their own, for one that is shared may
         have been trained beside other work."""
-        from osscl.experiments.record import TIMED
+        from osscl.runs.record import TIMED
 
         return replace(self, options=replace(self.options, out=self.options.out / TIMED, share_references=False))
 
     def carry_out(self, specs: "Sequence[RunSpec]", title: str, quiet: bool) -> "Iterator[RunRecord]":
         """The record of each, as it is finished; the minutes of all calls together are bounded where they are here."""
-        from osscl.experiments.engine import carry_out
+        from osscl.runs.engine import carry_out
 
         options = self.options
         if options.max_minutes is not None and self.engine.name == "local":
@@ -68,9 +68,9 @@ def how_of(
     gpu_share: float | None, share_references: bool, shared_device: bool, track: str | None,
 ) -> How:  # fmt: skip
     """What the flags say that every command about cells has."""
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.engine import Engine
-    from osscl.experiments.track import refuse_tracker
+    from osscl.runs.checkpoint import Options
+    from osscl.runs.engine import Engine
+    from osscl.runs.track import refuse_tracker
 
     if track is not None:
         refuse_tracker(track)
@@ -85,7 +85,7 @@ def watch_for(
     and where it is `quiet`; and whoever writes scalars, anywhere."""
     from functools import partial
 
-    from osscl.experiments.track import refuse_tracker
+    from osscl.runs.track import refuse_tracker
 
     if track is not None:
         refuse_tracker(track)
@@ -98,7 +98,7 @@ def watch_for(
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """What this run is, then how far it has come."""
     from osscl.cli.show import watching
-    from osscl.experiments.spec import name_of
+    from osscl.runs.spec import name_of
 
     if title is None:
         announce(spec, out)
@@ -112,7 +112,7 @@ def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") ->
 
 def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
     """A module's function: Ray sends it to its workers by name."""
-    from osscl.experiments.track import tracking
+    from osscl.runs.track import tracking
 
     return tracking(out / spec.id / "tensorboard", beside)
 
@@ -121,7 +121,7 @@ def announce(spec: "RunSpec", out: Path, *, whole: bool = False) -> None:
     """Its id and its folder; before them the spec in full, of a finished run where the `whole` is asked for."""
     import yaml
 
-    from osscl.experiments.spec import describe_schedule, name_of, spec_to_plain
+    from osscl.runs.spec import describe_schedule, name_of, spec_to_plain
 
     finished = (out / spec.id / f"{spec.id}.json").exists()
     if whole or not finished:

@@ -12,7 +12,7 @@ from osscl.cli.table import make, show_outcomes, show_section
 from osscl.errors import UserError
 
 if TYPE_CHECKING:
-    from osscl.experiments.record import RunRecord
+    from osscl.runs.record import RunRecord
 
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves there.")]
 
@@ -39,8 +39,8 @@ def figure(
     track: Track = None,
 ) -> None:
     """Make a figure of the paper: AUROC and precision of the gate by the number of classes seen."""
-    from osscl.experiments.tables import FIGURES, one_of
-    from osscl.stored import refuse_to_overwrite
+    from osscl.paper.tables import FIGURES, one_of
+    from osscl.storage import refuse_to_overwrite
 
     ask.known_format(format)
     asked = ask.wanted(one_of(FIGURES, "figure", name), seeds, schedule, on)
@@ -54,7 +54,7 @@ def figure(
 
 def _show(asked: ask.Wanted, format: str, svg: Path | None, records: "dict[str, RunRecord]") -> None:
     """The curves as numbers, and drawn where that is asked for."""
-    from osscl.experiments.outcomes import outcome, seeds_told
+    from osscl.paper.score import outcome, seeds_told
     from osscl.report import curves
 
     found = outcome(asked.table.cells[0], records, asked.schedule, asked.seeds)
@@ -67,7 +67,7 @@ def _show(asked: ask.Wanted, format: str, svg: Path | None, records: "dict[str, 
 
 
 def _draw(path: Path, drawing: str, recorded: bool) -> None:
-    from osscl.stored import write_text
+    from osscl.storage import write_text
 
     if not recorded:
         raise UserError(f"nothing to draw in {path}: no run of this figure is recorded at this schedule")
@@ -98,8 +98,7 @@ def experiments(
     track: Track = None,
 ) -> None:
     """Run what the paper names as limitations: imbalanced classes, little unlabelled data, a very small memory."""
-    from osscl.experiments.limits import LIMITS
-    from osscl.experiments.tables import one_of
+    from osscl.paper.tables import LIMITS, one_of
 
     ask.known_format(format)
     asked = ask.wanted(one_of(LIMITS, "limitation", name), seeds, schedule, on, cells, shard)

@@ -45,7 +45,7 @@ def inspect(
     """What an agent has learned, and how well it does on a folder of labelled images."""
     from osscl.agent.classifier import ContinualClassifier
     from osscl.agent.home import earlier_models, is_interrupted, model_file
-    from osscl.experiments.checkpoint import is_occupied
+    from osscl.runs.checkpoint import is_occupied
 
     made = ContinualClassifier.load(agent, device, finished=model_file(agent).exists())
     if not made.history:
@@ -66,7 +66,7 @@ def inspect(
 
 def show_history(made: "ContinualClassifier") -> None:
     from osscl.cli.show import DASH, console, table
-    from osscl.experiments.spec import name_of_config
+    from osscl.runs.spec import name_of_config
 
     assert made.setting is not None
     shown = table("step", "classes", "labelled", "unlabelled", "let in", "seconds", "date")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from osscl.data.images import ImageBank
-    from osscl.experiments.saved import Model
+    from osscl.runs.model import Model
 
 ASKED = 400  # held-out rows of a set that the closing line speaks of
 
@@ -34,7 +34,7 @@ def predict(
     format: Annotated[str, typer.Option(help="table, csv or json.")] = "table",
 ) -> None:  # fmt: skip
     """Name the class of each image, and whether it looks like anything learned."""
-    from osscl.experiments.saved import load, require_threshold
+    from osscl.runs.model import load, require_threshold
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
@@ -76,7 +76,7 @@ def _sample(folder: Path, loaded: "Model", sample: int, threshold: float | None,
     """Test rows of the main data set, and of a peripheral one."""
     import torch
 
-    from osscl.experiments.saved import read_spec
+    from osscl.runs.model import read_spec
 
     scenario = read_spec(folder).scenario
     counts = {scenario.main: sample - sample // 4, **dict.fromkeys(scenario.peripheral[:1], sample // 4)}
@@ -152,7 +152,7 @@ def _summary(
 
 def _bank(name: str, data: Path | None) -> "ImageBank":
     from osscl.data.benchmarks import load_bank
-    from osscl.data.places import cache_dir, data_dir
+    from osscl.data.cache import cache_dir, data_dir
 
     return load_bank(name, data_dir(data), cache_dir())
 
@@ -161,7 +161,7 @@ def _rows(bank: "ImageBank", classes: "Sequence[int] | None") -> "Tensor":
     """Of the test part, those of these classes where they are given; in an order that is random and always the same."""
     import torch
 
-    from osscl.stream.randomness import seeded
+    from osscl.seeding import seeded
 
     rows = torch.randperm(len(bank.test), generator=seeded(0, "sample", bank.name))
     return rows if classes is None else rows[torch.isin(bank.test.labels[rows], torch.tensor(classes))]

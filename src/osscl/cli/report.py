@@ -10,7 +10,7 @@ from osscl.errors import DataError, UserError, unknown
 
 if TYPE_CHECKING:
     from osscl.data.images import ImageBank
-    from osscl.experiments.record import RunRecord
+    from osscl.runs.record import RunRecord
 
 PAGE = "html"
 FORMAT = "html: the page. markdown, csv, latex: its headline table; osscl table and osscl claims print the others so."
@@ -31,7 +31,7 @@ def report(
     from osscl.report.formats import FORMATS, as_text
     from osscl.report.page import build_page
     from osscl.report.tables import headline
-    from osscl.stored import write_text
+    from osscl.storage import write_text
 
     form = "markdown" if form == "md" else form
     if form not in (PAGE, *FORMATS):
@@ -62,7 +62,7 @@ def refuse_missing(places: Sequence[Path]) -> None:
 
 def records_in(places: Sequence[Path]) -> "list[RunRecord]":
     """Every readable record in these folders and files, once; the others are named and left out."""
-    from osscl.experiments.record import read_record, read_records
+    from osscl.runs.record import read_record, read_records
 
     found: dict[str, RunRecord] = {}
     for place in places:
@@ -90,7 +90,7 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
 def banks_of(records: "Sequence[RunRecord]", data: Path | None) -> "dict[str, ImageBank]":
     """The data sets that the records name and that are at hand; pictures of the others are left out."""
     from osscl.data.benchmarks import load_bank
-    from osscl.data.places import cache_dir, data_dir
+    from osscl.data.cache import cache_dir, data_dir
 
     banks: dict[str, ImageBank] = {}
     for name in sorted({name for record in records for name in record.content}):

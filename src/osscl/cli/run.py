@@ -11,9 +11,9 @@ from osscl.cli.wanted import MaxMinutes
 from osscl.errors import SpecError
 
 if TYPE_CHECKING:
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.engine import Engine
-    from osscl.experiments.spec import RunSpec
+    from osscl.runs.checkpoint import Options
+    from osscl.runs.engine import Engine
+    from osscl.runs.spec import RunSpec
     from osscl.stream.step import Stream
 
 Name = Annotated[str | None, typer.Argument(metavar="[EXPERIMENT]", help="A named experiment; see `osscl list`.")]
@@ -60,9 +60,9 @@ def run(
     dry_run: Annotated[bool, typer.Option(help="Show the spec and its id, and stop.")] = False,
 ) -> None:  # fmt: skip
     """Carry out one run, or one a seed. The same command, given again, goes on where it stopped."""
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.engine import Engine
-    from osscl.experiments.spec import with_seed
+    from osscl.runs.checkpoint import Options
+    from osscl.runs.engine import Engine
+    from osscl.runs.spec import with_seed
 
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
@@ -95,7 +95,7 @@ def _carry_out(
 ) -> None:
     from osscl.cli.show import comparison, console, quoted
     from osscl.device import pick_device
-    from osscl.experiments.engine import carry_out, carry_out_one
+    from osscl.runs.engine import carry_out, carry_out_one
 
     if engine.name == "local":
         pick_device(options.device)  # a wrong one is told before anything is shown
@@ -128,7 +128,7 @@ def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: "Options") ->
     from dataclasses import replace
 
     from osscl.device import pick_device
-    from osscl.experiments.run import load_banks
+    from osscl.runs.run import load_banks
     from osscl.stream.build import build_stream
     from osscl.stream.manifest import from_manifest, rows_digest, to_manifest
 
@@ -161,9 +161,9 @@ def stream(
 
     from osscl.cli.show import console, table
     from osscl.device import pick_device
-    from osscl.experiments.run import load_banks
-    from osscl.experiments.spec import with_seed
-    from osscl.stored import refuse_to_overwrite, write_text
+    from osscl.runs.run import load_banks
+    from osscl.runs.spec import with_seed
+    from osscl.storage import refuse_to_overwrite, write_text
     from osscl.stream.build import build_stream
     from osscl.stream.manifest import rows_digest, to_manifest
 

@@ -9,16 +9,16 @@ import typer
 from osscl.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from osscl.experiments.spec import RunSpec
+    from osscl.runs.spec import RunSpec
 
 
 def names() -> None:
     """Name whatever commands take by name."""
     from osscl.data.benchmarks import DATASETS
-    from osscl.experiments.limits import LIMITS
-    from osscl.experiments.spec import EXPERIMENTS
     from osscl.methods import CONFIGURATIONS
-    from osscl.methods.method import SCHEDULES
+    from osscl.methods.base import SCHEDULES
+    from osscl.paper.tables import LIMITS
+    from osscl.runs.spec import EXPERIMENTS
     from osscl.stream.scenario import Regime
     from osscl.vision.backbones import BACKBONES
 
@@ -49,11 +49,11 @@ def runs(
 ) -> None:
     """Show finished and unfinished runs, and how to go on."""
     from osscl.cli.show import DASH, console, number, table
-    from osscl.experiments.checkpoint import is_occupied
-    from osscl.experiments.record import read_records
-    from osscl.experiments.spec import name_of
     from osscl.report import tables
     from osscl.report.naming import method_name
+    from osscl.runs.checkpoint import is_occupied
+    from osscl.runs.record import read_records
+    from osscl.runs.spec import name_of
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the one that --out named")
@@ -108,7 +108,7 @@ def _begun(file: Path) -> "RunSpec | None":
     """The spec of a run that has begun, where it can be read."""
     import json
 
-    from osscl.experiments.spec import spec_from_plain
+    from osscl.runs.spec import spec_from_plain
 
     try:
         return spec_from_plain(json.loads(file.read_text(encoding="utf-8")), recorded=True)
@@ -124,7 +124,7 @@ def _words(spec: "RunSpec", method: str) -> str:
 
 def _going_on(file: Path, spec: "RunSpec | None", folder: Path) -> str:
     from osscl.cli.show import quoted
-    from osscl.experiments.spec import Elsewhere
+    from osscl.runs.spec import Elsewhere
 
     if spec is not None and isinstance(spec.method, Elsewhere):
         return f"from Python, osscl.run(spec, method=...) with the class of {spec.type}: {file.parent.name}"

@@ -15,10 +15,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from osscl.experiments.record import RunRecord, StepRecord
-from osscl.experiments.spec import describe_schedule
-from osscl.methods.method import Progress
+from osscl.methods.base import Progress
 from osscl.report.tables import minutes
+from osscl.runs.record import RunRecord, StepRecord
+from osscl.runs.spec import describe_schedule
 
 DASH = "—"
 ROOM = 10  # columns of a terminal, which a column of a table needs for words

@@ -12,7 +12,7 @@ from osscl.cli.wanted import Device
 
 if TYPE_CHECKING:
     from osscl.agent.sorting import Place
-    from osscl.experiments.saved import Model
+    from osscl.runs.model import Model
 
 
 def sort(
@@ -34,8 +34,8 @@ def sort(
     from osscl.agent.sorting import PAGE, bring, new_folder, places_for, require_new
     from osscl.cli.show import quoted
     from osscl.data.folders import load_pictures
-    from osscl.experiments.saved import load, require_threshold
-    from osscl.stored import write_text
+    from osscl.runs.model import load, require_threshold
+    from osscl.storage import write_text
 
     require_new(into, [*images, model])
     loaded = load(model, device)

@@ -10,7 +10,7 @@ RENAMED = {"labeled": "labeled_fraction", "validation": "validation_share"}  # f
 OWN_FLAGS = {"seed": "--seed", "stream": "--stream", "method": "--method"}
 
 if TYPE_CHECKING:
-    from osscl.experiments.spec import RunSpec
+    from osscl.runs.spec import RunSpec
 
 
 def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
@@ -38,8 +38,8 @@ def spec_of(
     """The spec that a name, flags and changes make."""
     from dataclasses import fields, replace
 
-    from osscl.experiments.spec import RunSpec, experiment, make_spec
-    from osscl.frozen import from_plain, override
+    from osscl.config import from_plain, override
+    from osscl.runs.spec import RunSpec, experiment, make_spec
     from osscl.stream.scenario import ScenarioSpec
 
     if scenario is not None:
@@ -69,7 +69,7 @@ def spec_of(
 def known(spec: "RunSpec") -> "RunSpec":
     """The spec, if its data sets are known and a file could hold all of it."""
     from osscl.data.benchmarks import dataset
-    from osscl.experiments.spec import spec_from_plain, spec_to_plain
+    from osscl.runs.spec import spec_from_plain, spec_to_plain
 
     for name in (spec.scenario.main, *spec.scenario.peripheral):
         dataset(name)
@@ -105,7 +105,7 @@ def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
     """The spec that a file holds; `flags` are those that would say something else."""
     import yaml
 
-    from osscl.experiments.spec import spec_from_plain
+    from osscl.runs.spec import spec_from_plain
 
     if given(flags):
         raise SpecError(f"--spec says it all: leave {', '.join(given(flags))} out")

@@ -23,9 +23,9 @@ def study(
     from rich.table import Table
 
     from osscl.cli.show import number
-    from osscl.experiments.spec import make_spec
-    from osscl.experiments.study import study_references
-    from osscl.stored import refuse_to_overwrite
+    from osscl.runs.spec import make_spec
+    from osscl.storage import refuse_to_overwrite
+    from osscl.tools.study import study_references
 
     refuse_to_overwrite(out)
     spec = make_spec(name, "ursl", schedule, seed)
@@ -54,8 +54,8 @@ def study_heads(
 ) -> None:
     """Fit the head of a trained agent in several ways; accuracy on validation rows."""
     from osscl.cli.show import console, number, table
-    from osscl.experiments.study import study_heads
-    from osscl.stored import refuse_to_overwrite
+    from osscl.storage import refuse_to_overwrite
+    from osscl.tools.study import study_heads
 
     refuse_to_overwrite(out)
     found = study_heads(folder, changes_of(variant, "head"), data, device)
@@ -71,11 +71,11 @@ def keep(out: Path | None, protocol: dict[str, object], variants: object, device
     """What was found, beside how and with what it was found, where a file is asked for."""
     import json
 
+    from osscl.config import plain
     from osscl.device import device_name, pick_device
-    from osscl.experiments.record import commit
-    from osscl.experiments.run import command_line
-    from osscl.frozen import plain
-    from osscl.stored import write_text
+    from osscl.runs.record import commit
+    from osscl.runs.run import command_line
+    from osscl.storage import write_text
 
     if out is not None:
         made_by = {"command": command_line(), "commit": commit(), "device": device_name(pick_device(device))}

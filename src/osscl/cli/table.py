@@ -13,10 +13,10 @@ from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareR
 if TYPE_CHECKING:
     from osscl.cli.engine import How
     from osscl.cli.wanted import Left, Recorded, Wanted
-    from osscl.experiments.plan import Cost
-    from osscl.experiments.record import RunRecord
-    from osscl.experiments.spec import RunSpec
+    from osscl.paper.plan import Cost
     from osscl.report.formats import TableSection
+    from osscl.runs.record import RunRecord
+    from osscl.runs.spec import RunSpec
 
     Show = Callable[[dict[str, RunRecord]], None]
 
@@ -46,7 +46,7 @@ def table(
     track: Track = None,
 ) -> None:
     """Make a table of the paper: run what is missing, nothing twice, and print ours beside the paper's."""
-    from osscl.experiments.tables import TABLES, one_of
+    from osscl.paper.tables import TABLES, one_of
 
     ask.known_format(format)
     if name == "list":
@@ -125,7 +125,7 @@ def _show_text(section: "TableSection") -> None:
 def show_plan(asked: "Wanted", there: "Recorded", how: "How") -> None:
     """The runs of a part of a table, and what those that are missing will cost."""
     from osscl.cli.show import console, counted, narrow_table, unbroken
-    from osscl.experiments.plan import cells_by_run
+    from osscl.paper.plan import cells_by_run
 
     specs, left = asked.runs(), there.left(asked, how.timed)
     made = cells_by_run(asked.table.cells, asked.schedule, asked.seeds)
@@ -170,7 +170,7 @@ def minutes_number(seconds: float) -> str:
 
 def _list(seeds: str, schedule: str, on: str, format: str, there: "Recorded") -> None:
     """Every table and figure: what it shows, cells, runs, recorded, minutes for the rest."""
-    from osscl.experiments.tables import FIGURES, TABLES
+    from osscl.paper.tables import FIGURES, TABLES
     from osscl.report.formats import DASH, TableSection
 
     lines = []

@@ -11,8 +11,8 @@ from osscl.cli.specs import spec_from_file, spec_of
 from osscl.errors import SpecError, Stopped
 
 if TYPE_CHECKING:
-    from osscl.experiments.spec import RunSpec
-    from osscl.experiments.trials import Search, Tried
+    from osscl.runs.spec import RunSpec
+    from osscl.tools.tune import Search, Tried
 
 SEARCH = "learner.lam=[.05,.2], learner.optimiser.rate=1e-4..1e-2:log, learner.gamma=learner.lam; may be repeated."
 
@@ -42,11 +42,10 @@ def tune(
 ) -> None:  # fmt: skip
     """Search hyperparameters on validation rows. Given again it goes on; given elsewhere it shares the work."""
     from osscl.device import pick_device
-    from osscl.experiments.checkpoint import Options
-    from osscl.experiments.space import space_of
-    from osscl.experiments.spec import with_seed
-    from osscl.experiments.trials import Search
-    from osscl.experiments.tune import on_validation_rows
+    from osscl.runs.checkpoint import Options
+    from osscl.runs.spec import with_seed
+    from osscl.tools.search_space import space_of
+    from osscl.tools.tune import Search, on_validation_rows
 
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
@@ -85,8 +84,7 @@ def typed(name: str | None, flags: dict[str, Any]) -> list[str]:
 
 def carry_out(search: "Search", options: Any, trials: int, max_minutes: float | None, command: Sequence[str]) -> None:
     from osscl.cli.show import console, quoted, watching
-    from osscl.experiments.trials import best, open_study, tried
-    from osscl.experiments.tune import tune
+    from osscl.tools.tune import best, open_study, tried, tune
 
     stopped = False
     try:
@@ -108,8 +106,8 @@ def shown(trials: "Sequence[Tried]", search: "Search", width: int) -> str:
     """What was searched, then a trial a paragraph of a line or two, best first."""
     import textwrap
 
-    from osscl.experiments.spec import describe_schedule
     from osscl.report.naming import setting_words
+    from osscl.runs.spec import describe_schedule
 
     spec, names = search.spec, short_names(search)
     caption = (
@@ -126,7 +124,7 @@ def shown(trials: "Sequence[Tried]", search: "Search", width: int) -> str:
 
 def short_names(search: "Search") -> dict[str, str]:
     """The searched fields, tied ones left out, each by as much of its end as no other of them ends in."""
-    from osscl.experiments.space import Tied
+    from osscl.tools.search_space import Tied
 
     fields = [dimension.field for dimension in search.space if not isinstance(dimension, Tied)]
     ends = {field: [".".join(field.split(".")[i:]) for i in range(field.count("."), -1, -1)] for field in fields}
@@ -158,9 +156,9 @@ def write_best(search: "Search", leader: "Tried") -> Path:
     """The best spec as a file, on test rows again; for a search that began from a file."""
     from dataclasses import replace
 
-    from osscl.experiments.run import as_json
-    from osscl.frozen import override
-    from osscl.stored import write_text
+    from osscl.config import override
+    from osscl.runs.run import as_json
+    from osscl.storage import write_text
 
     spec: RunSpec = replace(
         search.spec,

@@ -11,11 +11,11 @@ from osscl.errors import Diverged, Occupied, UserError, unknown
 
 if TYPE_CHECKING:
     from osscl.cli.engine import How
-    from osscl.experiments.cells import Table
-    from osscl.experiments.plan import Cost
-    from osscl.experiments.record import RunRecord
-    from osscl.experiments.spec import RunSpec
-    from osscl.methods.method import Schedule
+    from osscl.methods.base import Schedule
+    from osscl.paper.cells import Table
+    from osscl.paper.plan import Cost
+    from osscl.runs.record import RunRecord
+    from osscl.runs.spec import RunSpec
 
 PLACES = ("paper", "demo")
 FORMATS = ("text", "markdown", "csv", "latex")
@@ -53,7 +53,7 @@ class Wanted:
 
     def runs(self) -> "list[RunSpec]":
         """The runs of these cells, or of a part of them."""
-        from osscl.experiments.plan import runs_of, sharded
+        from osscl.paper.plan import runs_of, sharded
 
         specs = runs_of(self.table.cells, self.schedule, self.seeds)
         return specs if self.shard is None else sharded(specs, self.shard)
@@ -64,10 +64,10 @@ def wanted(
 ) -> Wanted:
     """What was typed, checked."""
     from osscl.cli.specs import seeds_of
-    from osscl.experiments.plan import shard_of
-    from osscl.experiments.spec import schedule as schedule_of
-    from osscl.experiments.stand_in import on_demo
-    from osscl.experiments.tables import picked
+    from osscl.paper.plan import shard_of
+    from osscl.paper.stand_in import on_demo
+    from osscl.paper.tables import picked
+    from osscl.runs.spec import schedule as schedule_of
 
     if on not in PLACES:
         raise unknown("place", on, PLACES)
@@ -95,7 +95,7 @@ class Left:
 
     def cost(self, records: "Iterable[RunRecord]") -> "Cost":
         """What they will take; a run that is made anew trains a reference network of its own."""
-        from osscl.experiments.plan import Cost, cost_of
+        from osscl.paper.plan import Cost, cost_of
 
         known = list(records)
         parts = [cost_of(self.missing, known), *(cost_of([spec], known) for spec in self.untimed)]
@@ -112,7 +112,7 @@ class Recorded:
     def left(self, asked: Wanted, timed: bool = True) -> Left:
         """What is to be run; made anew only where the device would be `timed`. A damaged record stays as it is, and its
         run is not carried out again."""
-        from osscl.experiments.plan import anew, to_be_timed
+        from osscl.paper.plan import anew, to_be_timed
 
         specs = asked.runs()
         missing = [spec for spec in specs if spec.id not in self.records and spec.id not in self.files]
@@ -124,8 +124,8 @@ class Recorded:
 
 def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     """Every record below these folders; damaged files are named and left alone."""
-    from osscl.experiments.plan import anew, known_records
-    from osscl.experiments.record import TIMED, record_files
+    from osscl.paper.plan import anew, known_records
+    from osscl.runs.record import TIMED, record_files
 
     for folder in results or ():
         if not folder.is_dir():
@@ -151,7 +151,7 @@ class Made:
 def complete(asked: Wanted, there: Recorded, how: "How", quiet: bool) -> Made:
     """The records, and those of the runs that were missing, carried out now."""
     from osscl.device import pick_device
-    from osscl.experiments.plan import anew
+    from osscl.paper.plan import anew
 
     left = there.left(asked, how.timed)
     if not left.runs:

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from osscl.data import decoded as cache
-from osscl.data import demo, places, readers
+from osscl.data import cache, demo, readers
 from osscl.data.images import Decoded, ImageBank, as_bank, content_hash, in_canonical_order
 from osscl.errors import DataError, unknown
 from osscl.vision.augment import Augmentation
@@ -202,7 +201,7 @@ def folder_of(name: str, data_dir: Path | str) -> Path | None:
 def load_bank(name: str, data_dir: Path | str | None = None, cache_dir: Path | None = None) -> ImageBank:
     """A data set as tensors on the CPU, from where runs look for it where no folder is given; with a cache folder, its
     files are decoded once and mapped from then on."""
-    folder = folder_of(name, places.data_dir(None) if data_dir is None else data_dir)
+    folder = folder_of(name, cache.data_dir(None) if data_dir is None else data_dir)
     if folder is None:
         made = in_canonical_order(EMBEDDED[name]())
         return as_bank(name, made, content_hash(made))

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.learn.descent import OptimiserConfig
+from osscl.learn.optimiser import OptimiserConfig
 
 # How a head alone is trained on, after its network.
 BALANCING = OptimiserConfig("sgd", 0.01, decay=5e-4, nesterov=False, milestones=(0.5, 0.75))

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
+from osscl.config import require_declared
 from osscl.data.images import Labeled, concat
-from osscl.frozen import require_declared
 
 Policy = Literal["random", "low", "high", "rainbow", "first"]
 

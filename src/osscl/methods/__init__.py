@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Any
 
-from osscl.learn.descent import OptimiserConfig
-from osscl.learn.heads import HeadConfig
+from osscl.learn.linear_head import HeadConfig
+from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods.co2l import Co2l, Co2lConfig
 from osscl.methods.dm import Dm, DmConfig
+from osscl.methods.gate import GateConfig
 from osscl.methods.gd import Gd, GdConfig
 from osscl.methods.gem import Gem, GemConfig
 from osscl.methods.icarl import Icarl, IcarlConfig
 from osscl.methods.learner import LearnerConfig
 from osscl.methods.reference import ReferenceConfig
-from osscl.methods.segregation import GateConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.vision.encoder import EncoderConfig
 

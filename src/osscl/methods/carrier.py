@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from osscl.learn.carried import Carried
-from osscl.learn.heads import Head, HeadConfig, HeadFit, carried_on, placed
-from osscl.methods.method import State, on_device
+from osscl.learn.linear_head import Head, HeadConfig, HeadFit, carried_on, placed
+from osscl.methods.base import State, on_device
 from osscl.stream.step import Step
 from osscl.vision.encoder import Encoder, in_chunks
 

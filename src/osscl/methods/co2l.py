@@ -10,15 +10,15 @@ from typing import Literal
 
 from torch import Tensor
 
+from osscl.config import require, require_declared
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
-from osscl.frozen import require, require_declared
-from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
+from osscl.methods.base import PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
-from osscl.methods.method import PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
-from osscl.stream.randomness import seeded
+from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.encoder import in_chunks
 

@@ -12,23 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.frozen import require, require_declared
 from osscl.learn.balance import BALANCING, class_weights, rank_in_class
-from osscl.learn.descent import Descent, OptimiserConfig
+from osscl.learn.batches import Shuffled, side_by_side
 from osscl.learn.memory import Memory
-from osscl.learn.sampling import Shuffled, side_by_side
-from osscl.losses.distillation import logit_distillation
-from osscl.losses.semi import fixmatch
-from osscl.methods.method import Runtime, Setting, State, StepReport
-from osscl.methods.phases import Phases, Training
-from osscl.stream.randomness import seeded
+from osscl.learn.optimiser import Descent, OptimiserConfig
+from osscl.losses.distillation import fixmatch, logit_distillation
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, Training
+from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.classifier import Classifier, Deconfident
-from osscl.vision.encoder import Net, frozen_copy, in_chunks, placed
+from osscl.vision.encoder import Classifier, Deconfident, Net, frozen_copy, in_chunks, placed
 from osscl.vision.novelty import calibrated, novelty_scores
-from osscl.vision.weak import WeakAugmentation, strong_view, weak_view
+from osscl.vision.randaugment import WeakAugmentation, strong_view, weak_view
 
 STEPWISE = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(2 / 3, 8 / 9))
 NONE = -1  # the pseudo-label of a row that has none

@@ -12,22 +12,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osscl.config import require, require_declared
 from osscl.data.images import columns_of, concat
-from osscl.frozen import require, require_declared
 from osscl.learn.balance import BALANCING, class_weights
-from osscl.learn.descent import Descent, OptimiserConfig
+from osscl.learn.batches import Shuffled, side_by_side
 from osscl.learn.memory import Memory
-from osscl.learn.sampling import Shuffled, side_by_side
-from osscl.losses.distillation import logit_distillation
-from osscl.losses.semi import distance_from_even
-from osscl.methods.method import Runtime, Setting, State, StepReport
-from osscl.methods.phases import Phases, Training
-from osscl.stream.randomness import seeded
+from osscl.learn.optimiser import Descent, OptimiserConfig
+from osscl.losses.distillation import distance_from_even, logit_distillation
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, Training
+from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.classifier import Classifier
-from osscl.vision.encoder import frozen_copy, in_chunks, placed
-from osscl.vision.weak import WeakAugmentation, weak_view
+from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, placed
+from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 TEACHING = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(0.6, 0.8, 0.9))  # 120, 160, 180 of 200
 STEPWISE = replace(TEACHING, milestones=(2 / 3, 8 / 9, 17 / 18))  # 120, 160, 170 of 180

@@ -14,20 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of
 from osscl.device import Replay, SideBySide, compiled_for_several_gradients
-from osscl.frozen import require, require_declared
-from osscl.learn.descent import Descent, OptimiserConfig
+from osscl.learn.batches import Shuffled, side_by_side
 from osscl.learn.memory import Memory
-from osscl.learn.sampling import Shuffled, side_by_side
-from osscl.methods.method import Runtime, Setting, State, StepReport
-from osscl.methods.phases import Phases, Training
-from osscl.stream.randomness import seeded
+from osscl.learn.optimiser import Descent, OptimiserConfig
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, Training
+from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.classifier import Classifier
-from osscl.vision.encoder import in_chunks, placed
-from osscl.vision.weak import WeakAugmentation, weak_view
+from osscl.vision.encoder import Classifier, in_chunks, placed
+from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.03, min_rate=0.03, decay=0.0, momentum=0.0)
 MANY = 4000  # updates, which repay compiling for their one small batch

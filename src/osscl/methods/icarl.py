@@ -11,21 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.frozen import require, require_declared
 from osscl.learn.balance import class_sums
-from osscl.learn.descent import Descent, OptimiserConfig
+from osscl.learn.batches import Shuffled, side_by_side
 from osscl.learn.memory import Memory, herded
-from osscl.learn.sampling import Shuffled, side_by_side
+from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.losses.distillation import sigmoid_distillation
-from osscl.methods.method import Runtime, Setting, State, StepReport
-from osscl.methods.phases import Phases, Training
-from osscl.stream.randomness import seeded
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, Training
+from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.classifier import Classifier
-from osscl.vision.encoder import frozen_copy, in_chunks, placed
-from osscl.vision.weak import WeakAugmentation, weak_view
+from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, placed
+from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.1, min_rate=0.1, decay=2e-5, momentum=0.0)  # the decay of a loss with 1e-5 |w|^2
 

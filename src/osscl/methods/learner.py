@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import update_bn
 
+from osscl.config import added_later, require, require_declared
 from osscl.data.images import Labeled
 from osscl.device import WORTH_COMPILING, Replay
-from osscl.frozen import added_later, require, require_declared
-from osscl.learn.descent import Descent, OptimiserConfig
-from osscl.learn.sampling import Balanced, Shuffled, with_draws
+from osscl.learn.batches import Balanced, Shuffled, with_draws
+from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.method import PhaseLog, Runtime, Setting, State
-from osscl.methods.phases import descend
-from osscl.stream.randomness import seeded
+from osscl.methods.base import PhaseLog, Runtime, Setting, State, descend
+from osscl.seeding import seeded
 from osscl.vision.augment import two_views
 from osscl.vision.encoder import Encoder, EncoderConfig, frozen_copy, new_encoder
 

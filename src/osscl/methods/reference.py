@@ -12,16 +12,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from osscl.config import content_id, from_plain, plain, require, require_declared
 from osscl.device import Replay, device_name
-from osscl.frozen import content_id, from_plain, plain, require, require_declared
-from osscl.learn.descent import Descent, OptimiserConfig
-from osscl.learn.sampling import Shuffled, with_draws
+from osscl.learn.batches import Shuffled, with_draws
+from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.losses.contrastive import nt_xent
-from osscl.losses.semi import byol_regression
-from osscl.methods.method import PhaseLog, PhaseReport, Runtime, Setting, State
-from osscl.methods.phases import descend
-from osscl.stored import read_state, write_state
-from osscl.stream.randomness import seeded
+from osscl.losses.distillation import byol_regression
+from osscl.methods.base import PhaseLog, PhaseReport, Runtime, Setting, State, descend
+from osscl.seeding import seeded
+from osscl.storage import read_state, write_state
 from osscl.vision.augment import two_views
 from osscl.vision.encoder import WIDEST, EncoderConfig, frozen_copy, in_chunks, new_encoder, projector
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from osscl.data.images import Labeled
-from osscl.learn.heads import Head, HeadConfig, HeadFit, fit_head, likeness_on, placed_views
 from osscl.learn.likeness import Likeness
+from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head, likeness_on, placed_views
+from osscl.methods.base import GateReport, Setting, State, on_device
 from osscl.methods.carrier import Carrier
-from osscl.methods.method import GateReport, Setting, State, on_device
 from osscl.stream.step import Step
 from osscl.vision.encoder import Encoder, in_chunks
 

@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from osscl.config import require_declared
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
-from osscl.frozen import require_declared
-from osscl.learn.heads import HeadConfig
+from osscl.learn.linear_head import HeadConfig
 from osscl.learn.memory import Memory, MemoryConfig
+from osscl.methods.base import GateReport, PhaseLog, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.gate import Gate, GateConfig, Look, open_gate
 from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
-from osscl.methods.method import GateReport, PhaseLog, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
-from osscl.methods.segregation import Gate, GateConfig, Look, open_gate
 from osscl.methods.two_heads import TwoHeads
-from osscl.stream.randomness import seeded
+from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.encoder import Encoder, in_chunks
 

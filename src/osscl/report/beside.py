@@ -3,17 +3,17 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from osscl.experiments.cells import Table
-from osscl.experiments.claims import is_trial, world_of, worlds
-from osscl.experiments.outcomes import outcome, seeds_told
-from osscl.experiments.plan import Records
-from osscl.experiments.record import RunRecord
-from osscl.experiments.stand_in import on_demo
-from osscl.experiments.tables import FIGURES, TABLES
-from osscl.methods.method import PAPER, Schedule
+from osscl.methods.base import PAPER, Schedule
+from osscl.paper.cells import Table
+from osscl.paper.claims import is_trial, world_of, worlds
+from osscl.paper.plan import Records
+from osscl.paper.score import outcome, seeds_told
+from osscl.paper.stand_in import on_demo
+from osscl.paper.tables import FIGURES, TABLES
 from osscl.report import curves, paper, verdicts
 from osscl.report.formats import TableSection
 from osscl.report.plots import Figure
+from osscl.runs.record import RunRecord
 
 LEFT_OUT = "left out: these runs are on the demo's data or too short to learn much, and say nothing about the paper."
 

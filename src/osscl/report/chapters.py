@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from osscl.experiments.record import RunRecord
-from osscl.experiments.spec import describe_schedule
 from osscl.report.naming import method_name, seeds_and_n, setting_words
 from osscl.report.tables import grouped, paper_of
+from osscl.runs.record import RunRecord
+from osscl.runs.spec import describe_schedule
 
 
 @dataclass(frozen=True)

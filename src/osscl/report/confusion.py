@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from osscl.experiments.record import RunRecord
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.figures import MOST_NUMBERS, category, heat
 from osscl.report.formats import TableSection
 from osscl.report.plots import Figure, plot
+from osscl.runs.record import RunRecord
 
 Counts = Sequence[Sequence[int]]
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean, pstdev
 
-from osscl.experiments.record import GateRecord, RunRecord
 from osscl.report.formats import DASH, TableSection
 from osscl.report.paper import sentences
 from osscl.report.plots import BAND, Figure, Key, axis, curve, plot
+from osscl.runs.record import GateRecord, RunRecord
 
 HEADER = ("seen classes", "AUROC, related against foreign", "precision", "n")
 WIDTH, HEIGHT, LEFT, TOP = 300, 200, 50, 70  # of a panel, and of what is left for words

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from osscl.experiments.record import BINS, GateRecord, StepRecord
 from osscl.report.chapters import Chapter, Entry
 from osscl.report.figures import band_words
 from osscl.report.formats import TableSection
 from osscl.report.plots import Figure, Key, axis, curve, mean_and_range, plot, rounded, shown, step_axis
+from osscl.runs.record import BINS, GateRecord, StepRecord
 
 Reading = Callable[[StepRecord], float | None]
 QUALITY: dict[str, Reading] = {

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from osscl.experiments.record import RunRecord
-from osscl.experiments.sizes import demo_sized, on_small_net
-from osscl.experiments.spec import name_of
-from osscl.frozen import content_id, plain
+from osscl.config import content_id, plain
 from osscl.methods import CONFIGURATIONS
+from osscl.runs.presets import demo_sized, on_small_net
+from osscl.runs.record import RunRecord
+from osscl.runs.spec import name_of
 from osscl.stream.scenario import ScenarioSpec
 
 MOST_CHANGES = 4  # that a name spells out

@@ -7,7 +7,6 @@ from pathlib import Path
 from osscl import __version__
 from osscl.data.images import ImageBank
 from osscl.errors import UserError
-from osscl.experiments.record import RunRecord
 from osscl.report.beside import Beside
 from osscl.report.chapters import Chapter, chapters_of
 from osscl.report.html import details, escape
@@ -21,6 +20,7 @@ from osscl.report.sections import (
     sprites_style,
 )
 from osscl.report.thumbnails import strips_of
+from osscl.runs.record import RunRecord
 
 DEMO = '<meta name="osscl-report" content="demo">'  # what the demo may overwrite
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from osscl.experiments.cells import Measure, Published, Table
-from osscl.experiments.outcomes import Outcome, other_schedules, outcomes, seeds_told
-from osscl.experiments.plan import Records
-from osscl.experiments.search import COMPARED, chosen_rows, search_rows
-from osscl.methods.method import PAPER, Schedule
+from osscl.methods.base import PAPER, Schedule
+from osscl.paper.cells import Measure, Published, Table
+from osscl.paper.plan import Records
+from osscl.paper.score import Outcome, other_schedules, outcomes, seeds_told
+from osscl.paper.tables import COMPARED, chosen_rows, search_rows
 from osscl.report.formats import DASH, TableSection
 
 HEADER = ("row", "column", "ours", "seeds", "paper", "verdict")

@@ -4,11 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
+from osscl.config import plain
 from osscl.data.images import ImageBank
-from osscl.experiments.record import RunRecord
-from osscl.experiments.spec import describe_schedule, spec_to_plain
-from osscl.frozen import plain
-from osscl.methods.method import SMOKE
+from osscl.methods.base import SMOKE
 from osscl.report import tables
 from osscl.report.beside import Beside
 from osscl.report.chapters import Chapter, Entry
@@ -22,6 +20,8 @@ from osscl.report.naming import condition_words, method_name, setting_words, unu
 from osscl.report.tables import HEADLINE, grouped, headline, headline_row
 from osscl.report.thumbnails import Sprite, Strip, Tile
 from osscl.report.timing import time_by_phase, untimed_words
+from osscl.runs.record import RunRecord
+from osscl.runs.spec import describe_schedule, spec_to_plain
 
 KINDS = {
     "seen": "of a class met", "unseen": "of a class to come", "main": "of the main set", "foreign": "of another set",

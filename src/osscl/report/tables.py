@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from statistics import mean, pstdev
 
-from osscl.experiments.claims import only_tries
-from osscl.experiments.record import RunRecord
-from osscl.experiments.spec import name_of
-from osscl.experiments.tables import published_of
 from osscl.methods import CONFIGURATIONS
+from osscl.paper.claims import only_tries
+from osscl.paper.tables import published_of
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_and_n, setting_words
+from osscl.runs.record import RunRecord
+from osscl.runs.spec import name_of
 
 HEADLINE = (
     "setting", "method", "schedule", "seeds", "final %", "the paper %", "forgetting",

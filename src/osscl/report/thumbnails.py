@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 
 from osscl.data.images import ImageBank
-from osscl.experiments.record import RunRecord
-from osscl.experiments.spec import name_of
-from osscl.methods.method import PAPER
+from osscl.methods.base import PAPER
 from osscl.report.naming import unusual_words
+from osscl.runs.record import RunRecord
+from osscl.runs.spec import name_of
 
 BUDGET = 500_000  # characters of all sprites of a page
 ACROSS = 16  # pictures side by side in a sprite

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from statistics import mean, pstdev
 
-from osscl.experiments.claims import ENOUGH, Finding, Part, Quantity, Verdict, findings, is_trial, world_of
-from osscl.experiments.outcomes import seeds_words
-from osscl.experiments.plan import Records
-from osscl.experiments.stated import CLAIMS
-from osscl.methods.method import SCHEDULES, Schedule
+from osscl.methods.base import SCHEDULES, Schedule
+from osscl.paper.claims import CLAIMS, ENOUGH, Finding, Part, Quantity, Verdict, findings, is_trial, world_of
+from osscl.paper.plan import Records
+from osscl.paper.score import seeds_words
 from osscl.report.formats import DASH, TableSection
 
 HEADER = ("claim", "verdict", "schedule", "comparison", "difference", "seeds", "paper's")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from osscl.data.images import ImageBank
 from osscl.errors import DataError, SpecError
-from osscl.stream.randomness import seeded
+from osscl.seeding import seeded
 from osscl.stream.scenario import PARTIAL, ScenarioSpec, classes_in_the_world, split_classes
 from osscl.stream.step import StepRows, Stream
 

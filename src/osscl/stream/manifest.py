@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from osscl.config import from_plain, plain
 from osscl.data.images import ImageBank
 from osscl.errors import DataError
-from osscl.frozen import from_plain, plain
 from osscl.stream.scenario import ScenarioSpec
 from osscl.stream.step import StepRows, Stream
 

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Generator
 
+from osscl.config import require, require_declared
 from osscl.data.benchmarks import dataset
 from osscl.errors import SpecError
-from osscl.frozen import require, require_declared
 
 Regime = Literal["osscl", "only_supervised", "after", "before", "only_related", "only_unrelated", "non_iid"]
 PARTIAL = ("after", "before")  # regimes that draw as many rows as there are, and say how many that was

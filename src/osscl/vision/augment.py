@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from osscl.config import require, require_declared
 from osscl.device import fused
-from osscl.frozen import require, require_declared
 
 TRIES = 4  # Deviation: torchvision tries ten crops; four leave fewer than one image in a thousand to the fallback
 DRAWS = 2 * TRIES + 10

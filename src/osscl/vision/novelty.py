@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from osscl.vision.classifier import Deconfident
+from osscl.vision.encoder import Deconfident
 
 STRENGTHS = (0.0025, 0.005, 0.001, 0.002, 0.004, 0.08)  # DistillMatch's candidates for the perturbation
 AT_ONCE = 256  # images; fewer than would be compiled

@@ -1,0 +1,128 @@
+"""One training phase: optimiser, rate over time, and how far it has come."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from osscl.config import added_later, require, require_declared
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How a network's weights move."""
+
+    kind: Literal["adam", "adamw", "sgd"] = "adam"  # adamw: decay on weights alone
+    rate: float = 1e-3
+    min_rate: float = 1e-4  # where the cosine ends
+    decay: float = 1e-4  # L2 in adam and sgd, decoupled in adamw
+    warmup: float = 0.0  # share of the phase's updates over which the rate rises from 0
+    momentum: float = 0.9  # of sgd
+    rate_per: Literal["epoch", "update"] = "update"  # how often the rate changes
+    fresh: bool = True  # a new optimiser at every step of the stream, or momenta kept
+    nesterov: bool = added_later(True, legacy=True)  # of sgd's momentum
+    milestones: tuple[float, ...] = added_later((), legacy=())  # shares of the phase after which the rate is a tenth
+
+    def __post_init__(self) -> None:
+        require_declared(self)
+        require(self.rate > 0, self, "rate", "positive")
+        require(0 <= self.min_rate <= self.rate, self, "min_rate", "between 0 and the rate")
+        require(self.decay >= 0, self, "decay", "0 or more")
+        require(0 <= self.warmup < 1, self, "warmup", "a share in [0, 1)")
+        require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
+        require(all(0 < share < 1 for share in self.milestones), self, "milestones", "shares in (0, 1)")
+        require(not self.milestones or self.warmup == 0, self, "warmup", "0 where there are milestones")
+
+
+def rate_at(config: OptimiserConfig, update: int, updates: int, per_epoch: int = 1) -> float:
+    """Linear warm-up, then a cosine from `rate` to `min_rate`; or steps down, where there are milestones."""
+    if config.rate_per == "epoch":
+        update = update // per_epoch * per_epoch
+    if config.milestones:
+        return config.rate * 0.1 ** sum(update >= share * updates for share in config.milestones)
+    warm = config.warmup * updates
+    if update < warm:
+        return config.rate * (update + 1) / (warm + 1)
+    progress = (update - warm) / max(1.0, updates - warm)
+    return config.min_rate + (config.rate - config.min_rate) * (1 + math.cos(math.pi * progress)) / 2
+
+
+class Descent:
+    """The optimiser of one phase and the number of updates it has made, `done` of `updates`."""
+
+    def __init__(self, nets: Iterable[nn.Module], config: OptimiserConfig, updates: int, per_epoch: int = 1) -> None:
+        self.config, self.updates, self.per_epoch, self.done = config, updates, per_epoch, 0
+        self.parameters = [p for net in nets for p in net.parameters()]
+        self.on_cuda = self.parameters[0].is_cuda
+        self.optimiser = self._optimiser()
+
+    def _optimiser(self) -> torch.optim.Optimizer:
+        # A rate that lives on the device can change between the replays of a captured update.
+        rate: Any = (
+            torch.tensor(self.config.rate, device=self.parameters[0].device) if self.on_cuda else self.config.rate
+        )
+        decay = self.config.decay
+        if self.config.kind == "sgd":
+            momentum = self.config.momentum
+            nesterov = self.config.nesterov and momentum > 0
+            return torch.optim.SGD(self.parameters, rate, momentum, weight_decay=decay, nesterov=nesterov, fused=True)
+        if self.config.kind == "adam":
+            return torch.optim.Adam(self.parameters, rate, weight_decay=decay, fused=True, capturable=self.on_cuda)
+        groups = [
+            {"params": [p for p in self.parameters if p.ndim > 1], "weight_decay": decay},
+            {"params": [p for p in self.parameters if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        return torch.optim.AdamW(groups, rate, fused=True, capturable=self.on_cuda)
+
+    def set_rate(self) -> None:
+        """Give the next update its rate; outside of what is captured."""
+        rate = rate_at(self.config, self.done, self.updates, self.per_epoch)
+        for group in self.optimiser.param_groups:
+            if self.on_cuda:
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def step(self, loss: Tensor, longest: float | None = None) -> None:
+        """One update of the weights, by a gradient that is cut to the length `longest`."""
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        if longest is not None:
+            nn.utils.clip_grad_norm_(self.parameters, longest)
+        self.optimiser.step()
+
+    def state(self) -> dict[str, Any]:
+        return {"done": self.done, "moments": self.moments()}
+
+    def moments(self) -> dict[str, Any]:
+        """What the optimiser remembers of each parameter."""
+        return {str(i): dict(self.optimiser.state.get(p, {})) for i, p in enumerate(self.parameters)}
+
+    def taken_up(self, interrupted: dict[str, Any] | None, moments: dict[str, Any] | None = None) -> "Descent":
+        """This phase where an interruption left it; else from its beginning, with `moments` of an earlier one."""
+        if interrupted is not None:
+            self.load_state(interrupted)
+        elif moments is not None:
+            self.load_moments(moments)
+        return self
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.done = state["done"]
+        self.load_moments(state["moments"])
+
+    def load_moments(self, moments: dict[str, Any]) -> None:
+        for i, p in enumerate(self.parameters):
+            saved = moments.get(str(i), {})
+            self.optimiser.state[p] = {
+                key: _placed(value, p, scalar_on_device=self.on_cuda) for key, value in saved.items()
+            }
+
+
+def _placed(value: Tensor, p: Tensor, *, scalar_on_device: bool) -> Tensor:
+    """A saved moment in the layout of its parameter; Adam's step count stays on the CPU unless it is captured."""
+    if value.shape == p.shape:
+        return torch.empty_like(p).copy_(value)
+    return value.to(p.device) if scalar_on_device else value.clone()

@@ -1,0 +1,121 @@
+"""A method against the truth: accuracy and what looks known on rows it never saw, its gate on the rows of U_t."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from osscl import metrics
+from osscl.errors import Diverged
+from osscl.methods.base import Discerning, GateReport, Method, Progress, StepReport
+from osscl.runs.record import BINS, GateRecord, KnownRecord
+from osscl.stream.step import Stream, Truth
+
+SAMPLES = 8  # rows let in and kept out that a record names
+STRANGERS = 2000  # foreign rows of a set that a method has not seen, to ask whether they look known
+UPDATES_BETWEEN_LOOKS = 200  # at the loss
+
+
+def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...], float, Tensor, Tensor]:
+    """After step t: % on the classes of each step so far, % over all of them, and truth and prediction by column."""
+    columns = {c: j for j, c in enumerate(method.classes)}
+    by_step, truths, predictions = [], [], []
+    for k in range(t + 1):
+        rows = stream.evaluation(k)
+        predicted = finite_logits(method, rows.images, t).argmax(1).cpu()
+        truth = torch.tensor([columns[c] for c in rows.labels.tolist()], dtype=torch.long)
+        by_step.append(100 * float((predicted == truth).float().mean()))
+        truths.append(truth)
+        predictions.append(predicted)
+    truth, predicted = torch.cat(truths), torch.cat(predictions)
+    overall = 100 * float((predicted == truth).float().mean())
+    return tuple(by_step), overall, truth, predicted
+
+
+def finite_logits(method: Method, images: Tensor, t: int) -> Tensor:
+    """What the method predicts after step t; where that is no number, it has learned nothing."""
+    logits = method.predict(images)
+    if not bool(logits.isfinite().all()):
+        raise Diverged(f"training diverged at step {t + 1}: predictions are not finite; try a lower rate")
+    return logits
+
+
+def refuse_divergence(report: StepReport, t: int) -> None:
+    """Where training diverged there is nothing to record; better told after a step than after the run."""
+    gate = report.gate
+    thresholds = {} if gate is None else {"threshold": gate.threshold, "pseudo_threshold": gate.pseudo_threshold}
+    for name, value in {**report.notes, **thresholds}.items():
+        if not math.isfinite(value):
+            raise Diverged(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate")
+
+
+def refuse_divergent_loss(where: Progress, t: int) -> None:
+    """Now and then, for a loss is on the device, and at a phase's end: before its network is kept for others."""
+    looks = where.update % UPDATES_BETWEEN_LOOKS == 0 or where.update == where.updates
+    if looks and where.loss is not None and not math.isfinite(loss := float(where.loss)):
+        raise Diverged(
+            f"training diverged at step {t + 1}: the loss of {where.phase} is {loss} after {where.update} updates; "
+            "try a lower rate"
+        )
+
+
+def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> GateRecord:
+    """What the gate let in and kept out, against what the rows really are."""
+    scores, passed, confident = (part.cpu() for part in (report.scores, report.passed, report.confident))
+    kinds = {"seen": truth.seen, "unseen": truth.unseen, "foreign": truth.foreign}
+    seen_or_foreign = truth.seen | truth.foreign
+    right = report.pseudo_labels.cpu() == truth.labels
+    return GateRecord(
+        auroc_seen=metrics.auroc(scores, truth.seen),
+        auroc_related=metrics.auroc(scores, truth.related),
+        auroc_seen_foreign=metrics.auroc(scores[seen_or_foreign], truth.seen[seen_or_foreign]),
+        precision=metrics.share(truth.related, passed),
+        precision_seen=metrics.share(truth.seen, passed),
+        recall=metrics.share(passed, truth.seen),
+        fpr95=metrics.fpr_at_recall(scores, truth.seen, 0.95),
+        pass_rates={kind: metrics.share(passed, rows) for kind, rows in kinds.items()},
+        histograms={kind: histogram(scores[rows]) for kind, rows in kinds.items()},
+        threshold=report.threshold,
+        pseudo_threshold=report.pseudo_threshold,
+        passed=int(passed.sum()),
+        pseudo_labeled=report.used,
+        pseudo_accuracy=metrics.share(right, confident & truth.seen),
+        let_in=_examples(passed, stream, t),
+        kept_out=_examples(~passed, stream, t),
+    )
+
+
+def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
+    """What looks known after step t of rows that no step has shown it; None where a method does not tell.
+
+    A reference that was trained before the first step, on all unlabelled images, has seen the foreign ones.
+    """
+    if not isinstance(method, Discerning) or method.known_above is None:
+        return None
+    threshold = float(method.known_above)
+    if not math.isfinite(threshold):
+        raise Diverged(f"training diverged at step {t + 1}: what looks known is above {threshold}; try a lower rate")
+    held_out = [stream.evaluation(k).images for k in range(len(stream))]
+    kinds = [torch.cat(held_out[: t + 1]), torch.cat(held_out[t:])[len(held_out[t]) :], stream.strangers(STRANGERS)]
+    scores = torch.cat([method.known_scores(images).cpu() for images in kinds])
+    kind = torch.repeat_interleave(torch.tensor([len(images) for images in kinds]))
+    met, foreign, known = kind == 0, kind == 2, scores > threshold
+    return KnownRecord(
+        auroc=metrics.auroc(scores, met),
+        fpr95=metrics.fpr_at_recall(scores, met, 0.95),
+        recall=metrics.share(known, met),
+        foreign=metrics.share(known, foreign),
+        threshold=threshold,
+    )
+
+
+def histogram(scores: Tensor) -> tuple[int, ...]:
+    """Counts in equal bins over [-1, 1]."""
+    return tuple(torch.histc(scores.float().clamp(-1, 1), BINS, -1, 1).int().tolist())
+
+
+def _examples(mask: Tensor, stream: Stream, t: int) -> tuple[tuple[str, int], ...]:
+    """The first few such rows of U_t, which lies in random order: set and row."""
+    rows, names = stream.steps[t], (stream.spec.main, *stream.spec.peripheral)
+    chosen = mask.nonzero().squeeze(1)[:SAMPLES].tolist()
+    return tuple((names[int(rows.sources[i])], int(rows.unlabeled[i])) for i in chosen)

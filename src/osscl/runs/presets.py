@@ -1,0 +1,93 @@
+"""Configurations at sizes that need no GPU: to try the plumbing, and to learn the embedded digits in a minute."""
+
+from dataclasses import replace
+from typing import Any
+
+from osscl.learn.linear_head import HeadConfig
+from osscl.learn.optimiser import OptimiserConfig
+from osscl.methods import METHODS
+from osscl.methods.base import DEMO, Schedule
+from osscl.methods.dm import DmConfig
+from osscl.methods.gate import GateConfig
+from osscl.methods.gd import GdConfig
+from osscl.methods.gem import GemConfig
+from osscl.methods.icarl import IcarlConfig
+from osscl.methods.learner import LearnerConfig
+from osscl.methods.reference import ReferenceConfig
+from osscl.methods.ursl import UrslConfig
+from osscl.vision.encoder import EncoderConfig
+
+SMALL = EncoderConfig("small-wide", dim=128)
+QUICK = OptimiserConfig("adam", rate=2e-3, min_rate=1e-5, decay=1e-6)
+
+# Thresholds by std: variances of these scores are so small that mean - 4 var would shut most known digits out.
+DEMO_URSL = UrslConfig(
+    reference=ReferenceConfig(net=SMALL, tau=0.5, epochs_first=30, epochs_later=10, batch=128, optimiser=QUICK),
+    gate=GateConfig(eta=(-2.0, -1.0), spread="std"),
+    learner=LearnerConfig(net=SMALL, epochs=1, min_updates=200, batch=64, optimiser=QUICK),
+    head=HeadConfig(solver="ridge", penalty=1.0),
+)
+
+# With a handful of labels an epoch is one update or two.
+DEMO_EPOCHS: dict[type, dict[str, int]] = {
+    GdConfig: {"epochs_teacher": 100, "epochs": 100, "epochs_balance": 20},
+    DmConfig: {"epochs": 100, "epochs_balance": 20, "epochs_novelty": 50},
+    GemConfig: {"epochs": 200},
+    IcarlConfig: {"epochs": 100},
+}
+
+
+def sized(config: Any, schedule: Schedule) -> Any:
+    """`config` as a schedule demands it; one of a method written elsewhere as it is."""
+    if type(config) not in METHODS:
+        return config
+    if schedule == DEMO:
+        return demo_sized(config)
+    return on_small_net(config) if schedule.small_net else config
+
+
+def is_small(config: Any) -> bool:
+    """Whether its networks are among those that need no GPU."""
+    net = getattr(getattr(config, "learner", None), "net", config)
+    return str(getattr(net, "backbone", "")).startswith("small")
+
+
+def on_small_net(config: Any) -> Any:
+    """`config` with the small network in place of each of its own, for schedules that only try the plumbing."""
+    if hasattr(config, "backbone"):
+        return replace(config, backbone="small")
+    if not _has_encoders(config):
+        return config
+    reference, learner = (
+        replace(part, net=replace(part.net, backbone="small", hidden=None, dim=64))
+        for part in (config.reference, config.learner)
+    )
+    return replace(config, reference=reference, learner=learner)
+
+
+def demo_sized(config: Any) -> Any:
+    """`config` with network, batches, epochs and optimisers that suit digits; what makes it a method stays."""
+    if hasattr(config, "backbone"):
+        return replace(config, backbone=SMALL.backbone, **DEMO_EPOCHS.get(type(config), {}))
+    if not _has_encoders(config):
+        return config
+    like = DEMO_URSL.reference
+    reference = replace(
+        config.reference, net=like.net, tau=like.tau, epochs_first=like.epochs_first, epochs_later=like.epochs_later,
+        batch=like.batch, optimiser=like.optimiser,
+    )  # fmt: skip
+    small = DEMO_URSL.learner
+    learner = replace(
+        config.learner, net=small.net, epochs=small.epochs, min_updates=small.min_updates, batch=small.batch,
+        optimiser=small.optimiser,
+    )  # fmt: skip
+    head = replace(config.head, penalty=DEMO_URSL.head.penalty)
+    changes: dict[str, Any] = {"reference": reference, "learner": learner, "head": head}
+    if isinstance(config, UrslConfig):
+        changes["gate"] = replace(config.gate, eta=DEMO_URSL.gate.eta, spread=DEMO_URSL.gate.spread)
+    return replace(config, **changes)
+
+
+def _has_encoders(config: Any) -> bool:
+    """Whether it is made as URSL's is; a config of another make is of the size that it says."""
+    return hasattr(config, "reference") and hasattr(config, "learner")

@@ -1,0 +1,374 @@
+"""The battery: what every method must do, tried on a toy stream. Made for methods written elsewhere, too."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from osscl.data.images import ImageBank, Labeled, concat
+from osscl.methods.base import Discerning, Method, Runtime, Schedule, Setting, State, StepReport
+from osscl.storage import read_state, write_state
+from osscl.stream.build import build_stream
+from osscl.stream.scenario import ScenarioSpec
+from osscl.stream.step import Stream
+from osscl.vision.augment import Augmentation
+from osscl.vision.encoder import ImageFormat
+
+
+def leaves(value: Any, place: str, seen: set[int]) -> dict[str, Any]:
+    """Tensors, generators and plain values of an object and all that it holds, by place; a network's modes, too."""
+    if isinstance(value, Tensor | Generator):
+        return {place: value.clone() if isinstance(value, Tensor) else value.get_state()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return {place: value}
+    if id(value) in seen or isinstance(value, type | ModuleType):
+        return {}
+    seen.add(id(value))
+    inner = dict(enumerate(value)) if isinstance(value, list | tuple) else value
+    inner = inner if isinstance(inner, dict) else getattr(inner, "__dict__", {})
+    names = (key if isinstance(key, str) else i for i, key in enumerate(inner))
+    parts = [leaves(part, f"{place}.{name}", seen) for name, part in zip(names, inner.values(), strict=True)]
+    return {key: leaf for part in parts for key, leaf in part.items()}
+
+
+def difference(one: Any, other: Any) -> str | None:
+    """Where two states or their likes differ, bit for bit; None if they do not."""
+    ours, theirs = leaves(one, "", set()), leaves(other, "", set())
+    for name in {**ours, **theirs}:
+        a, b = ours.get(name, leaves), theirs.get(name, leaves)
+        if type(a) is not type(b) or not (torch.equal(a, b) if isinstance(a, Tensor) else a == b):
+            return name.lstrip(".")
+    return None
+
+
+FEW, ENOUGH = 3, 24  # updates a phase: to go through the motions, to learn something
+TOY = ScenarioSpec(
+    "toy", ("foreign toy",), labels_per_class=4, memory=13, classes_per_step=(2, 2, 2), related=24, unrelated=8
+)
+
+
+def toy_stream(spec: ScenarioSpec = TOY, seed: int = 0) -> Stream:
+    """Three steps of two classes: noisy 8 x 8 patterns, among others in the unlabelled rows that are of no class."""
+    patterns = torch.rand(10, 1, 4, 4, generator=Generator().manual_seed(0)).round()
+    banks = {"toy": _bank("toy", patterns[:6], 1), "foreign toy": _bank("foreign toy", patterns[6:], 2)}
+    return build_stream(spec, banks, seed)
+
+
+def _bank(name: str, patterns: Tensor, seed: int) -> ImageBank:
+    rng = Generator().manual_seed(seed)
+    train, test = (_noisy(patterns, rows, rng) for rows in (24, 10))
+    return ImageBank(name, train, test, tuple(f"{name} {c}" for c in range(len(patterns))), content=name)
+
+
+def _noisy(patterns: Tensor, rows: int, rng: Generator) -> Labeled:
+    """`rows` images of each pattern."""
+    labels = torch.arange(len(patterns)).repeat_interleave(rows)
+    clean = patterns[labels].repeat_interleave(2, 2).repeat_interleave(2, 3)
+    noise = 40 * torch.randn(clean.shape, generator=rng)
+    return Labeled((48 + 160 * clean + noise).clamp(0, 255).to(torch.uint8), labels)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """New instances of one method, all told the same."""
+
+    method: Callable[[Any, Setting, Runtime], Method]
+    config: object
+    setting: Setting
+    runtime: Runtime = field(default_factory=Runtime)
+
+    def __call__(self, keep: Callable[[bool], None] = lambda edge: None, updates: int | None = FEW) -> Method:
+        setting = replace(self.setting, schedule=Schedule("toy", max_updates=updates))
+        return self.method(self.config, setting, replace(self.runtime, keep=keep))
+
+
+def maker(method: Callable[[Any, Setting, Runtime], Method], config: object, stream: Stream) -> Maker:
+    """Instances that know what the images of a toy stream look like."""
+    pixels = stream.main.train.images.float() / 255
+    images = ImageFormat(pixels.shape[1], pixels.shape[-1], (float(pixels.mean()),), (float(pixels.std()),))
+    augmentation = Augmentation(scale=(0.6, 1.0), flip=0.0, jitter=0.0, grey=0.0)
+    pool = stream.whole_pool() if getattr(config, "wants_whole_pool", False) else None
+    return Maker(method, config, Setting(images, augmentation, stream.spec.memory, stream.seed, Schedule("toy"), pool))
+
+
+def held_out(stream: Stream) -> Labeled:
+    """The rows that accuracy is taken on, of all classes."""
+    return concat(*(stream.evaluation(t) for t in range(len(stream))))
+
+
+def accuracy(agent: Method, stream: Stream) -> float:
+    """Share of the held-out rows that the agent is right on."""
+    rows = held_out(stream)
+    return float((torch.tensor(agent.classes)[agent.predict(rows.images).argmax(1)] == rows.labels).float().mean())
+
+
+class Interrupted(Exception):
+    """What the battery stops a method with."""
+
+
+def check_method(method: type, config: object | None = None) -> None:
+    """Raise AssertionError where a method breaks the contract; `config` is `method.Config()` unless given."""
+    if config is None:
+        if not hasattr(method, "Config"):
+            raise TypeError(f"check_method needs a config for {method.__name__}, which has no Config of its own")
+        config = method.Config()
+    stream = toy_stream()
+    make = maker(method, config, stream)
+    for check in CHECKS:
+        try:
+            check(make, stream)
+        except Exception as error:
+            error.add_note(f"seen in {check.__name__}: {check.__doc__}")
+            raise
+
+
+# ----- the claims
+
+
+def check_beats_chance(make: Maker, stream: Stream) -> None:
+    """After the last step it is right on held-out rows of all classes at least three times as often as a coin."""
+    agent = make(updates=ENOUGH)
+    _learn(agent, stream)
+    right, chance = accuracy(agent, stream), 1 / stream.spec.classes
+    _claim("beats chance", right >= 3 * chance, f"{right:.0%} of the held-out rows are right, chance is {chance:.0%}")
+
+
+def check_same_seed(make: Maker, stream: Stream) -> None:
+    """Two instances of one seed predict the same bits."""
+    first, second = (_predicted_by(make(), stream) for _ in range(2))
+    _claim("same seed", torch.equal(first, second), f"two runs of one seed differ by up to {_gap(first, second)}")
+
+
+def check_no_global_randomness(make: Maker, stream: Stream) -> None:
+    """Predictions do not depend on torch's global generator: all randomness comes from the setting's seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        first = _predicted_by(make(), stream)
+        torch.manual_seed(2)
+        second = _predicted_by(make(), stream)
+    _claim("no global randomness", torch.equal(first, second), "torch.manual_seed changes what is learned")
+
+
+def check_predict_changes_nothing(make: Maker, stream: Stream) -> None:
+    """Asked twice, it answers the same, and leaves weights, buffers, modes, generators and the state as they were."""
+    agent, images = make(), held_out(stream).images
+    _learn(agent, stream)
+    before, noise = leaves(agent, "", set()), torch.get_rng_state()
+    first, second = _answers(agent, images), _answers(agent, images)
+    _claim("predict changes nothing", torch.equal(first, second), "asked twice, it answers differently")
+    _claim("predict changes nothing", torch.equal(noise, torch.get_rng_state()), "it uses torch's global generator")
+    name = difference(before, leaves(agent, "", set()))
+    _claim("predict changes nothing", name is None, f"{name} is not what it was before predict()")
+
+
+def check_rows_are_judged_alone(make: Maker, stream: Stream) -> None:
+    """The prediction for an image does not depend on the images beside it."""
+    agent, images = make(), held_out(stream).images
+    _learn(agent, stream)
+    together = _answers(agent, images)[:3]
+    alone = torch.cat([_answers(agent, image[None]) for image in images[:3]])
+    same = torch.allclose(together, alone, rtol=1e-3, atol=1e-4)
+    _claim("rows are judged alone", same, f"in other company logits move by up to {_gap(together, alone)}")
+
+
+def check_memory(make: Maker, stream: Stream) -> None:
+    """Images that the state holds stay within the budget; `memory.labeled` is equally shared by the classes met."""
+    agent, budget = make(), make.setting.memory
+    for t in range(len(stream)):
+        step = stream.step(t)
+        agent.learn(step)
+        shape, found = step.labeled.images.shape[1:], leaves(agent.state(), "", set()).values()
+        tensors = [leaf for leaf in found if isinstance(leaf, Tensor) and leaf.dtype == torch.uint8]
+        stored = sum(len(images) for images in tensors if images.shape[1:] == shape)
+        _claim("memory", stored <= budget, f"{stored} images are kept at step {t + 1}, the budget is {budget}")
+        if not hasattr(getattr(agent, "memory", None), "labeled"):
+            continue
+        kept: Labeled = agent.memory.labeled  # type: ignore[attr-defined]
+        counts = [int((kept.labels == c).sum()) for c in agent.classes]
+        _claim("memory", sum(counts) == len(kept), f"images of classes not yet met are kept at step {t + 1}")
+        _claim("memory", max(counts) - min(counts) <= 1, f"images a class at step {t + 1} are {counts}, not balanced")
+
+
+def check_empty_world(make: Maker, stream: Stream) -> None:
+    """A step without unlabelled images is learned like any other: all steps, or the first one alone."""
+    for empty in (range(len(stream)), range(1)):
+        agent = make()
+        for t in range(len(stream)):
+            step = stream.step(t)
+            agent.learn(replace(step, unlabeled=step.unlabeled[:0]) if t in empty else step)
+        _check_columns("empty world", agent, stream, len(stream) - 1)
+
+
+def check_step_unchanged(make: Maker, stream: Stream) -> None:
+    """Learning leaves the tensors of the step as they were."""
+    agent = make()
+    for t in range(len(stream)):
+        step, fresh = stream.step(t), stream.step(t)
+        agent.learn(step)
+        for name, used, clean in (
+            ("labeled.images", step.labeled.images, fresh.labeled.images),
+            ("labeled.labels", step.labeled.labels, fresh.labeled.labels),
+            ("unlabeled", step.unlabeled, fresh.unlabeled),
+        ):
+            _claim("step unchanged", torch.equal(used, clean), f"{name} is changed by learning step {t + 1}")
+
+
+def check_classes_met(make: Maker, stream: Stream) -> None:
+    """After every step `classes` is what was met, in that order, and predict() has one finite column for each."""
+    agent = make()
+    for t in range(len(stream)):
+        agent.learn(stream.step(t))
+        _check_columns("classes met", agent, stream, t)
+
+
+def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
+    """After every step, a new instance that is given the state from a file predicts and goes on to the same bits."""
+    agent, images, handed_on = make(), held_out(stream).images, make()
+    for t in range(len(stream)):
+        agent.learn(stream.step(t))
+        handed_on.learn(stream.step(t))
+        state = _reloaded(handed_on.state())
+        handed_on = _loaded("saved and reloaded", make(), state)
+        name = difference(state, _reloaded(handed_on.state()))
+        _claim("saved and reloaded", name is None, f"{name} is lost where a loaded state is saved again")
+        same = torch.equal(_answers(agent, images), _answers(handed_on, images))
+        _claim("saved and reloaded", same, f"after step {t + 1} the reloaded instance predicts otherwise")
+
+
+def check_continues_exactly(make: Maker, stream: Stream) -> None:
+    """Stopped at a good moment inside learn() and reloaded, it ends in the same bits and reports the same."""
+    edges: list[bool] = []
+    agent = make(edges.append)
+    reports, images = _learn(agent, stream), held_out(stream).images
+    _claim(
+        "continues exactly", bool(edges), "learn() never calls runtime.keep(), so that no run could stop inside a step"
+    )
+    for k in _moments(edges):
+        resumed, told = _interrupted(make, stream, k)
+        where = f"stopped at keep() number {k + 1} of {len(edges)} and reloaded"
+        same = torch.equal(_answers(agent, images), _answers(resumed, images))
+        _claim("continues exactly", same, f"{where}, it ends in other predictions")
+        for t, (one, other) in enumerate(zip(reports, told, strict=True)):
+            _claim(
+                "continues exactly", _costless(one) == _costless(other), f"{where}, it reports step {t + 1} otherwise"
+            )
+
+
+CHECKS: tuple[Callable[[Maker, Stream], None], ...] = (
+    check_classes_met,
+    check_step_unchanged,
+    check_empty_world,
+    check_memory,
+    check_same_seed,
+    check_no_global_randomness,
+    check_predict_changes_nothing,
+    check_rows_are_judged_alone,
+    check_saved_and_reloaded,
+    check_continues_exactly,
+    check_beats_chance,
+)
+
+
+# ----- how they are checked
+
+
+def _claim(name: str, holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(f"{name}: {otherwise}")
+
+
+def _gap(one: Tensor, other: Tensor) -> str:
+    return f"{float((one - other).detach().abs().max()):.2g}"
+
+
+def _learn(agent: Method, stream: Stream, start: int = 0) -> list[StepReport]:
+    reports = [agent.learn(stream.step(t)) for t in range(start, len(stream))]
+    for report in reports:
+        otherwise = f"learn() returns {type(report).__name__}; return a StepReport, it may be empty"
+        _claim("reports", isinstance(report, StepReport), otherwise)
+    return reports
+
+
+def _predicted_by(agent: Method, stream: Stream) -> Tensor:
+    _learn(agent, stream)
+    return _answers(agent, held_out(stream).images)
+
+
+def _answers(agent: Method, images: Tensor) -> Tensor:
+    """All that can be asked of images, a row each: logits and, from a method that tells, how known it looks."""
+    logits = agent.predict(images)
+    if not isinstance(agent, Discerning) or agent.known_above is None:
+        return logits
+    scores = agent.known_scores(images)
+    _claim("known scores", tuple(scores.shape) == (len(images),), f"they are {tuple(scores.shape)} of {len(images)}")
+    _claim("known scores", bool(scores.isfinite().all()), "some are not finite")
+    return torch.cat((logits, scores[:, None]), 1)
+
+
+def _check_columns(name: str, agent: Method, stream: Stream, t: int) -> None:
+    met = [c for rows in stream.steps[: t + 1] for c in rows.new_classes]
+    _claim(name, list(agent.classes) == met, f"classes is {agent.classes} after step {t + 1}, met were {met}")
+    images = held_out(stream).images
+    logits, shape = agent.predict(images), (len(images), len(met))
+    _claim(name, tuple(logits.shape) == shape, f"predict() returns {tuple(logits.shape)} at step {t + 1}, not {shape}")
+    _claim(name, bool(logits.isfinite().all()), f"predict() returns numbers that are not finite at step {t + 1}")
+
+
+def _reloaded(state: State) -> State:
+    """The state after a way through a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_state(Path(folder) / "state", state)
+        read = read_state(Path(folder) / "state")
+    assert read is not None
+    return read
+
+
+def _loaded(claim: str, agent: Method, state: State) -> Method:
+    try:
+        agent.load_state(state)
+    except KeyError as error:
+        raise AssertionError(f"{claim}: load_state() asks for {error}, which state() has not") from error
+    return agent
+
+
+def _moments(edges: list[bool], most: int = 4) -> list[int]:
+    """A few calls of keep() from all over the run, those at the edges of phases among them."""
+    chosen: set[int] = set()
+    for calls in (range(len(edges)), [k for k, edge in enumerate(edges) if edge]):
+        chosen |= {calls[round(i * (len(calls) - 1) / (most - 1))] for i in range(most) if calls}
+    return sorted(chosen)
+
+
+def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[StepReport]]:
+    """An instance that was stopped at call k of keep(), saved, loaded into a new one and finished there."""
+    left, saved = iter(range(k)), []
+
+    def keep(_: bool) -> None:
+        if next(left, None) is None:
+            saved.append(_reloaded(agent.state()))
+            raise Interrupted
+
+    agent = make(keep)
+    reports: list[StepReport] = []
+    try:
+        for t in range(len(stream)):
+            reports.append(agent.learn(stream.step(t)))
+    except Interrupted:
+        pass
+    _claim("continues exactly", len(saved) == 1, f"stopped at keep() number {k + 1}, it went on to call it again")
+    resumed = _loaded("continues exactly", make(), saved[0])
+    name = difference(saved[0], _reloaded(resumed.state()))
+    _claim("continues exactly", name is None, f"{name} is lost where a state of keep() number {k + 1} is saved again")
+    return resumed, reports + _learn(resumed, stream, len(reports))
+
+
+def _costless(report: StepReport) -> list[Any]:
+    """A report without its seconds, as plain values."""
+    phases = [(phase.name, phase.updates, phase.views) for phase in report.phases]
+    gate = [value.tolist() if isinstance(value, Tensor) else value for value in vars(report.gate or object).values()]
+    return [phases, dict(report.notes), gate]

@@ -1,0 +1,325 @@
+"""How fast the loops are, against the limit of the same card in the same run."""
+
+import itertools
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance, ImageOps
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from osscl.data.images import Labeled
+from osscl.device import Replay, device_name, precision_of, prepare, synchronise
+from osscl.learn.optimiser import Descent
+from osscl.losses.contrastive import nt_xent
+from osscl.methods import URSL
+from osscl.methods.base import PhaseLog, Progress, Runtime, Schedule, Setting
+from osscl.methods.learner import Learner, Lesson
+from osscl.methods.reference import Reference
+from osscl.runs.record import commit
+from osscl.seeding import seeded
+from osscl.vision.augment import Augmentation, draws, two_views
+from osscl.vision.encoder import Encoder, EncoderConfig, ImageFormat, frozen_copy, new_encoder
+
+CIFAR = ImageFormat(3, 32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+
+
+@dataclass(frozen=True)
+class BenchSpec:
+    """What is measured: a network, a batch, and how often."""
+
+    net: EncoderConfig = field(default_factory=EncoderConfig)
+    batch: int = 512
+    pool: int = 18_000  # images in U_t
+    updates: int = 100  # a timed stretch
+    repeats: int = 5  # stretches; the median counts
+
+
+@dataclass(frozen=True)
+class BenchRecord:
+    """Views a second and the ratios between them."""
+
+    spec: BenchSpec
+    device: str
+    precision: str
+    torch: str
+    commit: str
+    date: str
+    ceiling: float  # views/s of the bare training step on data augmented before
+    forward: float  # views/s of a teacher's forward pass
+    augmentation: float  # views/s of augmentation alone
+    reference: float  # views/s of the whole reference loop
+    reference_share: float  # of the ceiling
+    learner_ms: float  # an update of the learner: two batches, two teachers
+    learner_floor_ms: float  # its passes at the ceiling
+    learner_share: float  # floor / measured
+    first_seconds: float  # of the first updates of every loop: compiling, capturing, allocating
+    peak_bytes: int | None
+    against: dict[str, float]  # views/s of what a user would write otherwise, by name
+
+
+def bench(spec: BenchSpec, device: torch.device, against: dict[str, float] | None = None) -> BenchRecord:
+    """Measure on one device, in one go."""
+    prepare(device)
+    world = World(spec, device)
+    ceiling, first = world.ceiling()
+    forward = world.forward()
+    augmentation = world.augmentation()
+    reference, first_reference = world.reference()
+    learner, first_learner = world.learner()
+    views = 2 * spec.batch
+    floor = 2 * views / ceiling + 2 * views / forward
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return BenchRecord(
+        spec, device_name(device), str(precision_of(device)).removeprefix("torch."), torch.__version__, commit(),
+        datetime.now(UTC).isoformat(timespec="seconds"), ceiling, forward, augmentation, reference, reference / ceiling,
+        1000 * learner, 1000 * floor, floor / learner, first + first_reference + first_learner, peak, against or {},
+    )  # fmt: skip
+
+
+class World:
+    """Random images and networks to measure on; never zeros, which run faster than real data."""
+
+    def __init__(self, spec: BenchSpec, device: torch.device) -> None:
+        self.spec, self.device, self.precision = spec, device, precision_of(device)
+        rng = seeded(0, "bench", device=device)
+        shape = (spec.pool, CIFAR.channels, CIFAR.size, CIFAR.size)
+        self.images = torch.randint(0, 256, shape, generator=rng, device=device, dtype=torch.uint8)
+        self.rng = rng
+        schedule = Schedule("bench", max_updates=spec.updates * (spec.repeats + 1))
+        self.setting = Setting(CIFAR, Augmentation(), 0, 0, schedule)
+
+    def net(self) -> Encoder:
+        return new_encoder(self.spec.net, CIFAR, seeded(0, "bench"), self.device, self.precision)
+
+    def views(self) -> Tensor:
+        rows = torch.randint(0, self.spec.pool, (self.spec.batch,), generator=self.rng, device=self.device)
+        return two_views(self.images[rows], draws(2 * self.spec.batch, self.rng), self.setting.augmentation)
+
+    def ceiling(self) -> tuple[float, float]:
+        """Forward, loss, backward and optimiser on views that are there already."""
+        net = self.net().learning(True)
+        descent = Descent([net], URSL.reference.optimiser, 10**6)
+        ready = [self.views() for _ in range(4)]
+
+        def update(x: Tensor) -> Tensor:
+            loss = nt_xent(net(x), 0.1)
+            descent.step(loss)
+            return loss.detach()
+
+        replay = Replay(update, self.device)
+        turn = iter(range(10**9))
+        return self._rate(lambda: replay(ready[next(turn) % 4]))
+
+    def forward(self) -> float:
+        teacher = frozen_copy(self.net())
+        ready = [self.views() for _ in range(4)]
+        turn = iter(range(10**9))
+        with torch.no_grad():
+            return self._rate(lambda: teacher(ready[next(turn) % 4]))[0]
+
+    def augmentation(self) -> float:
+        return self._rate(self.views)[0]
+
+    def reference(self) -> tuple[float, float]:
+        """The loop as runs have it: rows, draws, views, update, rate, progress."""
+        meter = Meter(self.spec, self.device)
+        runtime = Runtime(self.device, self.precision, progress=meter.progress)
+        config = URSL.reference.__class__(net=self.spec.net, batch=self.spec.batch, optimiser=URSL.reference.optimiser)
+        Reference(config, self.setting, runtime).learn(self.images, 0, PhaseLog(runtime))
+        return 2 * self.spec.batch / meter.seconds(), meter.first
+
+    def learner(self) -> tuple[float, float]:
+        """Seconds an update with a supervised batch, a guide batch and both teachers."""
+        meter = Meter(self.spec, self.device)
+        runtime = Runtime(self.device, self.precision, progress=meter.progress)
+        config = URSL.learner.__class__(
+            net=self.spec.net, batch=self.spec.batch, optimiser=URSL.learner.optimiser, epochs=10**6
+        )
+        learner = Learner(config, self.setting, runtime)
+        learner.remember_past()
+        n = min(3000, self.spec.pool)
+        labels = torch.randint(0, 20, (n,), generator=self.rng, device=self.device)
+        lesson = Lesson(Labeled(self.images[:n], labels), (n, 0, 0), labels < 10, self.images[:4000], self.net())
+        learner.learn(lesson, 0, PhaseLog(runtime))
+        return meter.seconds(), meter.first
+
+    def _rate(self, call: Callable[[], Tensor]) -> tuple[float, float]:
+        """Views a second, the median of several stretches, and the seconds of the first calls."""
+        synchronise(self.device)
+        began = time.perf_counter()
+        for _ in range(5):
+            call()
+        synchronise(self.device)
+        first = time.perf_counter() - began
+        times = []
+        for _ in range(self.spec.repeats):
+            began = time.perf_counter()
+            for _ in range(self.spec.updates):
+                call()
+            synchronise(self.device)
+            times.append((time.perf_counter() - began) / self.spec.updates)
+        return 2 * self.spec.batch / statistics.median(times), first
+
+
+class Meter:
+    """Times a loop from outside, by its progress: the first stretch warms up, the others count."""
+
+    def __init__(self, spec: BenchSpec, device: torch.device) -> None:
+        self.spec, self.device = spec, device
+        self.began = time.perf_counter()
+        self.first = 0.0
+        self.marks: list[float] = []
+
+    def progress(self, progress: Progress) -> None:
+        if progress.update == 5:
+            synchronise(self.device)
+            self.first = time.perf_counter() - self.began
+        if progress.update % self.spec.updates == 0:
+            synchronise(self.device)
+            self.marks.append(time.perf_counter())
+
+    def seconds(self) -> float:
+        """An update, the median over the stretches."""
+        pairs: Iterator[tuple[float, float]] = zip(self.marks, self.marks[1:], strict=False)
+        return statistics.median((b - a) / self.spec.updates for a, b in pairs)
+
+
+def against(spec: BenchSpec, device: torch.device) -> dict[str, float]:
+    """Views a second of the loader alone and of training from it, in float32 and, on a GPU, in bf16 autocast."""
+    name, view = user_transform()
+    workers = max(1, (os.cpu_count() or 2) - 1)
+    pairs = TwoViews(spec.pool, view)
+    loader: DataLoader[Any] = DataLoader(
+        pairs, spec.batch, shuffle=True, num_workers=workers, drop_last=True, persistent_workers=True,
+        pin_memory=device.type == "cuda",
+    )  # fmt: skip
+    found = {f"{name}, {workers} workers, loader alone": _rate(loader, spec, lambda x: None, device)}
+    precisions = [torch.float32] + ([torch.bfloat16] if device.type == "cuda" else [])
+    for precision in precisions:
+        update = plain_update(spec, device, precision)
+        words = str(precision).removeprefix("torch.")
+        found[f"{name}, {workers} workers, training in {words}"] = _rate(loader, spec, update, device)
+    kornia = kornia_views() if device.type == "cpu" else None
+    if kornia is not None:
+        found["kornia's augmentation alone"] = _batch_rate(kornia, spec)
+    return found
+
+
+def kornia_views() -> Callable[[Tensor], Tensor] | None:
+    """The same views a batch at a time, by kornia where it is installed."""
+    try:
+        from kornia import augmentation as kornia
+    except ImportError:
+        return None
+    return kornia.AugmentationSequential(  # type: ignore[no-any-return]
+        kornia.RandomResizedCrop((32, 32), scale=(0.2, 1.0)),
+        kornia.RandomHorizontalFlip(),
+        kornia.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+        kornia.RandomGrayscale(p=0.2),
+    )
+
+
+def user_transform() -> tuple[str, Callable[[Image.Image], Tensor]]:
+    """torchvision's transforms where it imports, else the same by Pillow."""
+    try:
+        from torchvision import transforms as tv  # the one place where it may be touched
+    except Exception:  # a torchvision that does not fit its torch fails in many ways
+        return "Pillow", pillow_view
+    steps = [
+        tv.RandomResizedCrop(32, scale=(0.2, 1.0)),
+        tv.RandomHorizontalFlip(),
+        tv.RandomApply([tv.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+        tv.RandomGrayscale(0.2),
+        tv.ToTensor(),
+    ]
+    return "torchvision", tv.Compose(steps)
+
+
+def pillow_view(image: Image.Image, spec: Augmentation = Augmentation()) -> Tensor:
+    """One view by Pillow, an image at a time."""
+    rng = np.random.default_rng()
+    size = image.width
+    side = max(1, round(size * float(np.sqrt(rng.uniform(*spec.scale)))))
+    left, top = (int(rng.integers(0, size - side + 1)) for _ in range(2))
+    view = image.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+    if rng.random() < spec.flip:
+        view = ImageOps.mirror(view)
+    if rng.random() < spec.jitter:
+        view = _jittered(view, spec, rng)
+    if rng.random() < spec.grey:
+        view = view.convert("L").convert("RGB")
+    return torch.from_numpy(np.array(view)).permute(2, 0, 1).float() / 255
+
+
+def _jittered(view: Image.Image, spec: Augmentation, rng: np.random.Generator) -> Image.Image:
+    kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
+    strengths = (spec.brightness, spec.contrast, spec.saturation)
+    for i in rng.permutation(3):
+        view = kinds[i](view).enhance(rng.uniform(1 - strengths[i], 1 + strengths[i]))
+    hue, *others = view.convert("HSV").split()
+    turn = round(255 * rng.uniform(-spec.hue, spec.hue))
+    return Image.merge("HSV", (hue.point(lambda v: (v + turn) % 256), *others)).convert("RGB")
+
+
+class TwoViews(Dataset[tuple[Tensor, Tensor]]):
+    """Random images, each in two views."""
+
+    def __init__(self, n: int, view: Callable[[Image.Image], Tensor]) -> None:
+        pixels = np.random.default_rng(0).integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
+        self.images, self.view = [Image.fromarray(row) for row in pixels], view
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
+        return self.view(self.images[i]), self.view(self.images[i])
+
+
+def plain_update(spec: BenchSpec, device: torch.device, precision: torch.dtype) -> Callable[[Tensor], None]:
+    """Forward, loss, backward, Adam: nothing compiled, nothing captured, memory as it comes."""
+    net = new_encoder(spec.net, CIFAR, seeded(0, "against"), device, precision).learning(True)
+    net = net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    optimiser = torch.optim.Adam(net.parameters(), 1e-3)
+
+    def update(x: Tensor) -> None:
+        x = ((x - net.mean) / net.std).contiguous()
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            z = net.projector(net.backbone(x))
+        loss = nt_xent(torch.nn.functional.normalize(z.float(), dim=1), 0.1)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+
+    return update
+
+
+def _batch_rate(views: Callable[[Tensor], Tensor], spec: BenchSpec) -> float:
+    """Views a second of a function of a whole batch; the first pass warms up."""
+    x, times = torch.rand(2 * spec.batch, 3, 32, 32, generator=seeded(0, "against")), []
+    for _ in range(1 + spec.repeats):
+        began = time.perf_counter()
+        views(x)
+        times.append(time.perf_counter() - began)
+    return len(x) / statistics.median(times[1:])
+
+
+def _rate(loader: "DataLoader[Any]", spec: BenchSpec, use: Callable[[Tensor], None], device: torch.device) -> float:
+    """Views a second over stretches of updates; the first warms up."""
+    times = []
+    for turn in range(3):
+        began, batches = time.perf_counter(), 0
+        for first, second in itertools.islice(loader, spec.updates):
+            use(torch.cat((first, second)).to(device, non_blocking=True))
+            batches += 1
+        synchronise(device)
+        if turn:
+            times.append((time.perf_counter() - began) / max(1, batches))
+    return 2 * spec.batch / statistics.median(times)

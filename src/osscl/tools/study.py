@@ -1,0 +1,177 @@
+"""Recipes side by side, judged on validation rows: of the reference network, and of the head of a finished run."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from osscl import metrics
+from osscl.config import override
+from osscl.data.images import Labeled, concat
+from osscl.device import pick_device, precision_of, prepare
+from osscl.errors import SpecError
+from osscl.learn.linear_head import HeadConfig
+from osscl.methods.base import Method, PhaseLog, Progress, Runtime
+from osscl.methods.co2l import Co2l, Co2lConfig
+from osscl.methods.gate import Look, open_gate
+from osscl.methods.reference import Reference, ReferenceConfig
+from osscl.methods.ursl import Ursl, UrslConfig
+from osscl.runs.evaluate import evaluate
+from osscl.runs.model import load, read_spec
+from osscl.runs.run import load_banks, setting_of
+from osscl.runs.spec import RunSpec
+from osscl.stream.build import build_stream
+from osscl.stream.step import Step, Stream
+from osscl.vision.encoder import Encoder, in_chunks
+
+SHOTS = (25, 5)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One recipe and what became of it."""
+
+    changes: tuple[str, ...]  # to the reference's config
+    loss: float  # of the last update
+    # n-shot nearest-class-mean accuracy in % over all classes, on validation rows; None where a class has fewer labels
+    shots: dict[str, float | None]
+    auroc: float | None  # of the gate at the first step, classes met against the rest
+    seconds: float
+    updates: int
+
+
+def study_references(
+    spec: RunSpec, variants: Sequence[Sequence[str]], epochs: int, data: Path | None = None, device: str = "auto"
+) -> list[Variant]:
+    """Train each variant on U_1 alone for `epochs` epochs. Every choice made by this is made on validation rows."""
+    if not spec.scenario.related and not spec.scenario.unrelated:
+        raise SpecError("there is no U_1 to study: this experiment has no unlabelled images")
+    for field in changed_fields(variants):
+        if field in ("pretrained", "epochs_first", "epochs_later"):
+            raise SpecError(f"a study trains on U_1 for as many epochs as it is told: leave out {field}")
+    where = pick_device(device)
+    prepare(where)
+    if not spec.scenario.validation_share:
+        spec = replace(spec, scenario=replace(spec.scenario, validation_share=0.1))
+    stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
+    config: UrslConfig = spec.method
+    return [
+        _study(spec, stream, replace(override(config.reference, v), epochs_first=epochs), v, where) for v in variants
+    ]
+
+
+def _study(
+    spec: RunSpec, stream: Stream, config: ReferenceConfig, changes: Sequence[str], device: torch.device
+) -> Variant:
+    losses: list[Tensor] = []
+
+    def progress(where: Progress) -> None:
+        losses[:] = [where.loss] if where.loss is not None else []
+
+    setting = setting_of(spec, stream)
+    runtime = Runtime(device, precision_of(device), progress=progress)
+    reference = Reference(config, setting, runtime)
+    log, step = PhaseLog(runtime), stream.step(0)
+    reference.learn(step.unlabeled, 0, log)
+    look = Look(spec.method.gate, reference.encoder, setting.augmentation, spec.seed, ("gate", 0))
+    gate = open_gate(look, step.labeled, step.new_classes)
+    scores, _ = gate.score(look.for_scores(step.unlabeled))
+    cost = log.reports["reference"]
+    return Variant(
+        tuple(changes), float(losses[0]), n_shot(reference.encoder, stream),
+        metrics.auroc(scores.cpu(), stream.truth(0).seen), cost.seconds, cost.updates,
+    )  # fmt: skip
+
+
+def changed_fields(variants: Sequence[Sequence[str]]) -> list[str]:
+    return [change.partition("=")[0].strip() for variant in variants for change in variant]
+
+
+def n_shot(encoder: Encoder, stream: Stream) -> dict[str, float | None]:
+    """Nearest class mean of the first n labels of every class, met or not: a diagnosis, not a method."""
+    known = concat(*(stream.step(t).labeled for t in range(len(stream))))
+    asked = concat(*(stream.evaluation(t) for t in range(len(stream))))
+    features, tests = (F.normalize(in_chunks(encoder.features, rows.images), dim=1) for rows in (known, asked))
+    fewest = int(known.labels.unique(return_counts=True)[1].min())
+    return {
+        str(n): 100 * nearest_mean_accuracy(features, known, tests, asked, n) if n <= fewest else None for n in SHOTS
+    }
+
+
+def nearest_mean_accuracy(features: Tensor, known: Labeled, tests: Tensor, asked: Labeled, n: int) -> float:
+    classes = known.labels.unique()
+    means = torch.stack([features[(known.labels == c).nonzero().squeeze(1)[:n]].mean(0) for c in classes])
+    found = classes[(tests @ F.normalize(means, dim=1).T).argmax(1)]
+    return float((found == asked.labels).float().mean())
+
+
+@dataclass(frozen=True)
+class HeadVariant:
+    """One way to fit the head of a trained agent, and what came of it."""
+
+    changes: tuple[str, ...]  # to the head's config
+    final: float  # % over all classes, on validation rows
+    seconds: float
+
+
+def study_heads(
+    folder: Path, variants: Sequence[Sequence[str]], data: Path | None = None, device: str = "auto"
+) -> list[HeadVariant]:
+    """Fit heads anew to the network of a finished run, on its last step and the memory as updated after it."""
+    spec, where = read_spec(folder), pick_device(device)
+    if spec.stream is not None:
+        raise SpecError(f"heads are studied on streams that scenario and seed make; {folder} had one from a file")
+    if not isinstance(spec.method, UrslConfig | Co2lConfig) or not spec.scenario.validation_share:
+        raise SpecError(f"heads are studied on a run of ursl or co2l with --validation; {folder} holds another one")
+    if "memory" in changed_fields(variants):
+        raise SpecError("the memory is as updated after the last step here: leave out head.memory")
+    stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
+    agent = load(folder, device).agent
+    step = stream.step(len(stream) - 1)
+    # A config's own demands on its head are made here: Co2L has no gate and no reference.
+    configs: list[Any] = [override(spec.method, [f"head.{change}" for change in changes]) for changes in variants]
+    fit = _ursl_heads(agent, step, configs) if isinstance(agent, Ursl) else _co2l_heads(agent, step)
+    results = []
+    for changes, config in zip(variants, configs, strict=True):
+        began = time.perf_counter()
+        fit(config)
+        results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
+    return results
+
+
+def _ursl_heads(agent: Ursl, step: Step, configs: Sequence[UrslConfig]) -> Callable[[Any], None]:
+    """Fits URSL's heads by a config; refuses what the run has not kept."""
+    heads, found = [config.head for config in configs], agent.segregate(step)
+    if found is None and any(head.reference or head.pseudo != "none" for head in heads):
+        raise SpecError("reference and pseudo need a reference network, and this run has none")
+    if agent.heads.called is None and any(head.pseudo == "past" for head in heads):
+        raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
+    if any(head.carried and not _networks_of(head) <= set(agent.heads.carrier.places) for head in heads):
+        raise SpecError(
+            "carried=true needs a run with head.carried on the same networks: this one has carried less along"
+        )
+
+    def fit(config: UrslConfig) -> None:
+        agent.heads.config = config.head
+        agent.fit_heads(step, found)
+
+    return fit
+
+
+def _co2l_heads(agent: Method, step: Step) -> Callable[[Any], None]:
+    assert isinstance(agent, Co2l)
+
+    def fit(config: Co2lConfig) -> None:
+        agent.config = config
+        agent.head = agent.fit_head(step)
+
+    return fit
+
+
+def _networks_of(head: HeadConfig) -> set[str]:
+    return {"learner", "reference"} if head.reference > 0 else {"learner"}

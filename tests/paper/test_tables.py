@@ -1,0 +1,753 @@
+"""Tables as commands: every cell gets a record, nothing runs twice, and a verdict is one of a few words."""
+
+import csv
+import json
+import re
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from osscl.config import override
+from osscl.data import benchmarks
+from osscl.errors import Diverged
+from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
+from osscl.paper.cells import Published
+from osscl.paper.plan import cost_of, known_records, reference_of, runs_of, sharded, split_seconds, together
+from osscl.paper.score import Outcome, measured, outcome, outcomes
+from osscl.paper.stand_in import on_demo
+from osscl.paper.tables import FIGURES, LIMITS, TABLES, cell_of, chosen_rows, picked
+from osscl.report import paper
+from osscl.report.tables import minutes
+from osscl.runs.checkpoint import Options, occupied
+from osscl.runs.engine import carry_out
+from osscl.runs.record import record_to_plain
+
+ALL = {**TABLES, **FIGURES}
+RESULTS = Path(__file__).parents[2] / "results"
+NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
+ON_DEMO = ["--on", "demo", "--schedule", "smoke", "--seeds", "0", "--device", "cpu"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def banks_read_once():
+    """Making the digits and letters takes longer than a smoke run."""
+    made, read = {}, benchmarks.load_bank
+
+    def load_bank(name, data_dir, cache_dir=None):
+        if name not in made:
+            made[name] = read(name, data_dir, cache_dir)
+        return made[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("osscl.runs.run.load_bank", load_bank)
+        yield
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """One folder and one cache for all tables: cells that coincide are run once."""
+    folder = tmp_path_factory.mktemp("world")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OSSCL_CACHE", str(folder / "cache"))
+        patch.setenv("OSSCL_COMMIT", "here")
+        patch.setenv("COLUMNS", "160")
+        patch.chdir(folder)
+        yield folder
+
+
+@pytest.fixture
+def osscl(world, type_command):
+    return type_command
+
+
+@pytest.fixture
+def refused(osscl):
+    def call(*args, words):
+        code, _, line = osscl(*args)
+        assert code == 2 and line.startswith("osscl: ") and line.count("\n") == 1
+        for word in [words] if isinstance(words, str) else words:
+            assert word in line
+        return line
+
+    return call
+
+
+def records_of(folder):
+    records, problems = known_records([folder])
+    assert not problems
+    return records
+
+
+# ----- every table on the demo's data
+
+
+@pytest.mark.parametrize("id", ALL)
+def test_every_cell_of_every_table_and_figure_gets_a_record(osscl, world, id):
+    command = "table" if id in TABLES else "figure"
+    code, shown, errors = osscl(command, id, *ON_DEMO, "--out", world / "runs")
+    assert (code, errors) == (0, "") and id in shown
+    assert command == "figure" or shown.count("(n=1)") == len(ALL[id].cells)
+    records = records_of(world / "runs") if (world / "runs").exists() else {}
+    for one in outcomes(on_demo(ALL[id]), records, SMOKE, [0]):
+        assert len(one.records) == 1 and one.mean is not None, one.cell.name
+
+
+def test_a_table_that_is_complete_runs_nothing_again(osscl, world, monkeypatch):
+    osscl("table", "T12", *ON_DEMO, "--out", world / "runs")
+    before = {path: path.stat().st_mtime_ns for path in (world / "runs").rglob("*.json")}
+    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    code, shown, _ = osscl("table", "T12", *ON_DEMO, "--out", world / "runs")
+    assert code == 0 and "(n=1)" in shown
+    assert {path: path.stat().st_mtime_ns for path in (world / "runs").rglob("*.json")} == before
+
+
+def test_the_demos_world_is_the_papers_on_a_smaller_scale():
+    for id, table in ALL.items():
+        for cell, small in zip(table.cells, on_demo(table).cells, strict=True):
+            theirs, ours = cell.scenario, small.scenario
+            assert (ours.main, len(ours.peripheral)) == ("digits", len(theirs.peripheral)), id
+            assert ours.related == round(theirs.related / 90) and ours.unrelated == round(theirs.unrelated / 90)
+            labels = 1.0 if theirs.labeled_fraction == 1 else 6 if theirs.labeled_fraction == 0.1 else 3
+            assert (ours.labels_per_class or ours.labeled_fraction) == labels
+            assert ours.memory == (30 if labels == 3 else 40)
+            assert small.published is None and ours.regime == theirs.regime
+    backbones = {
+        (spec.method.reference.net.backbone, spec.method.learner.net.backbone)
+        for cell in on_demo(TABLES["T14"]).cells
+        for spec in [cell.spec(SMOKE, 0)]
+    }
+    assert backbones == {
+        ("small", "small"),
+        ("small-deep", "small"),
+        ("small", "small-wide"),
+        ("small-deep", "small-wide"),
+    }
+
+
+# ----- references are shared
+
+
+def trained(records):
+    """Reference networks that were trained, not taken from the cache: how many steps of how many runs."""
+    return [
+        phase for r in records for s in r.steps for phase in s.phases if phase.name == "reference" and not phase.cached
+    ]
+
+
+def test_ablations_train_each_distinct_reference_once_a_seed(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OSSCL_COMMIT", "here")
+    tiny = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
+    demo = {id: on_demo(TABLES[id]).cells for id in ("T4", "T5", "T15")}
+    one_stream, policies = runs_of([*demo["T4"], *demo["T5"]], tiny, [0]), runs_of(demo["T15"], tiny, [0])
+    assert len(one_stream) == 10 and len(policies) == 5
+    options = Options(tmp_path / "runs", device="cpu")
+    for specs in (one_stream, policies):
+        assert len(trained(carry_out(specs, options))) == 5  # one a step of the stream, however many runs
+    assert len(list((tmp_path / "cache" / "references").glob("*.safetensors"))) == 10
+
+
+def test_runs_of_one_reference_are_known_before_they_run():
+    both = [*TABLES["T4"].cells, *TABLES["T5"].cells]
+    specs = runs_of(both, PAPER, [0, 1, 2])
+    assert len(specs) == 30 and len({reference_of(spec) for spec in specs}) == 3
+    assert [len(group) for group in together(specs)] == [10, 10, 10]
+    assert len({reference_of(spec) for spec in runs_of(TABLES["T15"].cells, PAPER, [0])}) == 1
+    assert reference_of(cell_of("T2", "p05-cifar10/co2l").spec(PAPER, 0)) is None
+    pretrained = cell_of("T2", "p05-cifar10/co2l-p").spec(PAPER, 0)
+    assert reference_of(pretrained) == reference_of(cell_of("T2", "p05-cifar10/ursl").spec(PAPER, 0))
+
+
+# ----- plans
+
+
+def test_shards_are_disjoint_and_make_up_the_plan_and_keep_references_whole():
+    specs = runs_of(TABLES["T12"].cells, SHORT, [0, 1])
+    parts = [sharded(specs, (i, 3)) for i in (1, 2, 3)]
+    ids = [spec.id for part in parts for spec in part]
+    assert sorted(ids) == sorted(spec.id for spec in specs) and len(set(ids)) == len(ids)
+    keys = [{reference_of(spec) for spec in part} for part in parts]
+    assert not (keys[0] & keys[1] or keys[0] & keys[2] or keys[1] & keys[2])
+    assert max(map(len, parts)) - min(map(len, parts)) <= 2
+
+
+def test_a_plan_lists_each_run_once_whatever_cells_it_makes():
+    specs = runs_of(TABLES["T6"].cells, PAPER, [0])
+    assert len(specs) == len({spec.id for spec in specs}) <= 6
+    main = [cell.spec(PAPER, 0) for cell in TABLES["T2"].cells]
+    labels_alone = [
+        cell.name for cell, spec in zip(TABLES["T2"].cells, main, strict=True) if cell.configuration == "co2l"
+    ]
+    assert len(labels_alone) == 5 and len({spec.id for spec in main}) == len(main) - 2
+
+
+def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_once(world, osscl):
+    osscl("table", "T4", *ON_DEMO, "--out", world / "runs")
+    cells = on_demo(TABLES["T4"]).cells
+    made = {spec.id for spec in runs_of(cells, SMOKE, [0])}  # other tests leave other runs there
+    records = {id: record for id, record in records_of(world / "runs").items() if id in made}
+    specs = runs_of(cells, SMOKE, [1])
+    cost = cost_of(specs, records.values())
+    assert cost.references == 1 and cost.unknown == 0 and cost.seconds > 0
+    alone = sum(cost_of([spec], records.values()).seconds for spec in specs)
+    assert cost.seconds < alone
+    assert cost_of(specs, []).unknown == len(specs)
+    shared = [replace(r, made_by=replace(r.made_by, shared_device=True, seconds=1e6)) for r in records.values()]
+    assert cost_of(specs, [*records.values(), *shared]).seconds == pytest.approx(cost.seconds)
+    assert cost_of(specs, shared).seconds > cost.seconds  # better than none
+    longer = [replace(spec, schedule=replace(SMOKE, name="longer", share=2.0)) for spec in specs]
+    assert cost_of(longer, records.values()).seconds == pytest.approx(2 * cost.seconds)
+    other = [replace(spec, schedule=DEMO) for spec in specs]
+    others = [*other, *(replace(spec, method=override(spec.method, ["reference.ssl=byol"])) for spec in specs),
+              *(replace(spec, scenario=replace(spec.scenario, labels_per_class=6)) for spec in specs)]  # fmt: skip
+    assert cost_of(others, records.values()).unknown == len(others)
+    fewer = [replace(spec, scenario=replace(spec.scenario, related=50, unrelated=50)) for spec in specs]
+    assert alone > cost_of(fewer, records.values()).seconds and cost_of(fewer, records.values()).unknown == 0
+
+
+@pytest.mark.parametrize("schedule", [PAPER, SHORT], ids=lambda schedule: schedule.name)
+def test_more_records_do_not_make_an_estimate_worse(schedule):
+    """Of an H200: a few that were timed, and many of other schedules and fields that shared their device."""
+    records = records_of(RESULTS / "h200")
+    usual, plus = (cell_of("T4", f"all-losses/{name}").spec(PAPER, 0).id for name in ("ursl", "ursl-plus"))
+    timed = [records[usual], records[plus]]
+    assert all(record.made_by.timed for record in timed)
+    specs = runs_of(TABLES["T4"].cells, schedule, [1])
+    few, all_ = cost_of(specs, timed), cost_of(specs, records.values())
+    (reference, learner), (_, shorter) = map(split_seconds, timed)
+    share = schedule.share
+    assert few.seconds == pytest.approx(share * (reference + 6 * learner + shorter), rel=0.01)
+    assert (all_.seconds, all_.unknown) == (pytest.approx(few.seconds, rel=0.1), 0)
+
+
+def test_an_estimate_goes_by_timed_runs_then_by_the_schedule_then_by_the_method():
+    records = records_of(RESULTS / "h200")
+    spec = cell_of("T4", "all-losses/ursl").spec(PAPER, 1)
+    timed = records[cell_of("T4", "all-losses/ursl").spec(PAPER, 0).id]
+    other = replace(timed, spec=replace(timed.spec, method=override(spec.method, ["learner.lam=0.3"])))
+    short = replace(timed, spec=replace(timed.spec, schedule=SHORT))
+
+    def taking(record, seconds, **changes):
+        phases = tuple(replace(step, phases=()) for step in record.steps)
+        return replace(record, steps=phases, made_by=replace(record.made_by, seconds=seconds, **changes))
+
+    shared = taking(timed, 4000.0, shared_device=True)
+    found = [shared, taking(short, 3000.0), taking(other, 2000.0), taking(timed, 1000.0)]  # the best last
+    scaled = 3000.0 / SHORT.share
+    for best, seconds in enumerate((4000.0, scaled, 2000.0, 1000.0), 1):
+        assert cost_of([spec], found[:best]).seconds == pytest.approx(seconds)
+
+
+def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):
+    code, shown, errors = osscl("table", "T2", "--dry-run", "--seeds", "0-2", "--out", tmp_path / "runs")
+    assert (code, errors) == (0, "") and "p05-cifar10/ursl" in shown and "to run" in shown
+    assert "expected minutes: no record to estimate from" in shown and not list(tmp_path.iterdir())
+    parts = [osscl("table", "T2", "--dry-run", "--shard", f"{i}/2", "--out", tmp_path)[1] for i in (1, 2)]
+    whole, *halves = (sum(line.endswith("to run") for line in text.splitlines() if ":" not in line)
+                      for text in (shown, *parts))  # fmt: skip
+    assert sum(halves) == whole > 40
+
+
+def test_the_list_has_a_line_for_each(osscl, world):
+    code, shown, errors = osscl("table", "list", "--on", "demo", "--schedule", "smoke", "--format", "csv")
+    assert (code, errors) == (0, "")
+    assert [line.split(",")[0] for line in shown.splitlines()[1:]] == list(ALL)
+
+
+@pytest.mark.parametrize("place", ["paper", "demo"])
+def test_a_line_of_the_list_fits_80_columns(osscl, monkeypatch, place):
+    monkeypatch.setenv("COLUMNS", "80")
+    code, shown, _ = osscl("table", "list", "--on", place, "--results", RESULTS)
+    lines = shown.splitlines()
+    body = lines[lines.index(next(line for line in lines if line.startswith("──"))) + 1 :]
+    rows = body[: body.index("")]
+    assert code == 0 and [line.split()[0] for line in rows] == list(ALL)
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_no_record_speaks_for_is_told_in_one_way(osscl):
+    shown = osscl("table", "list", "--results", RESULTS, "--format", "csv")[1]
+    lines = {line[""]: line for line in csv.DictReader(shown.splitlines())}
+    assert (lines["T3"]["minutes"], lines["T3"]["unknown"], lines["T3"]["runs"]) == ("—", "87", "87")
+    assert float(lines["T1"]["minutes"]) > 0 and int(lines["T1"]["unknown"]) > 0
+    assert all(line["unknown"].isdecimal() for line in lines.values())
+
+
+def test_a_run_is_one_run_and_seconds_are_no_0_minutes(osscl, one_record, tmp_path):
+    _, record = one_record
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    command = ["table", "T16", *ON_DEMO[:-4], "--seeds", "1", "--cells", "continual/ursl", "--results", folder]
+    shown = osscl(*command, "--out", tmp_path / "runs", "--dry-run")[1]
+    assert ": 1 run, 1 to run\n" in shown and "expected minutes: less than 1\n" in shown
+    command[command.index("--cells") + 1] = "continual/ursl,pretrained/ursl"
+    shown = osscl(*command, "--out", tmp_path / "runs", "--dry-run")[1]
+    assert ": 2 runs, 2 to run\n" in shown and "less than 1; 1 run with no record to estimate from\n" in shown
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_ids_and_names_of_fields_stay_whole(osscl, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    for id in ("T1", "T6", "T14"):
+        shown = osscl("table", id, "--dry-run")[1]
+        for spec in runs_of(TABLES[id].cells, PAPER, [0, 1, 2]):
+            assert spec.id in shown
+    shown = osscl("table", "T8")[1]
+    assert all(row[0] in shown for row in chosen_rows())
+
+
+# ----- verdicts
+
+
+@pytest.fixture
+def one_record(osscl, world):
+    osscl("table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", world / "runs")
+    cell = on_demo(picked(TABLES["T16"], "continual/ursl")).cells[0]
+    return cell, records_of(world / "runs")[cell.spec(SMOKE, 0).id]
+
+
+@pytest.mark.parametrize(
+    ("finals", "published", "verdict"),
+    [
+        ([30.2, 30.2, 30.2], Published(30.4, 0.2), "reached"),
+        ([30.1, 30.2, 30.2], Published(30.4, 0.2), "short by 0.2"),
+        ([4.5], Published(4.54, 0.02), "short by 0.04"),
+        ([40.0], Published(30.4, 0.2), "reached"),
+        ([50.1], Published(51.0, 11.9), "reached"),  # never more than a point below
+        ([49.9], Published(51.0, 11.9), "short by 1.1"),
+        ([20.0, 30.0], Published(30.4, 0.2), "short by 5.4"),
+        ([20.0], None, None),
+        ([], Published(30.4, 0.2), "not run"),
+    ],
+)
+def test_a_verdict_is_reached_short_or_not_run(one_record, finals, published, verdict):
+    cell, record = one_record
+    cell = replace(cell, published=published, small=False)
+    records = {cell.spec(PAPER, seed).id: replace(record, final=final) for seed, final in enumerate(finals)}
+    found = outcome(cell, records, PAPER, [0, 1, 2])
+    assert found.verdict == verdict
+    assert found.std == (pytest.approx(statistics.pstdev(finals)) if len(finals) > 1 else None)
+
+
+def test_other_schedules_get_no_verdict_and_are_never_mixed_in(one_record):
+    cell, record = one_record
+    cell = replace(cell, published=Published(30.4, 0.2), small=False)
+    records = {cell.spec(SHORT, 0).id: replace(record, final=99.0)}
+    assert outcome(cell, records, SHORT, [0]).verdict is outcome(cell, {}, SHORT, [0]).verdict is None
+    assert outcome(cell, records, PAPER, [0]).verdict == "not run"
+
+
+def test_fewer_minutes_are_better(one_record):
+    cell, record = one_record
+    for published, verdict in ((1e9, "reached"), (0.0, "over by")):
+        timed = replace(cell, published=Published(published), measure="reference", small=False)
+        found = outcome(timed, {timed.spec(PAPER, 0).id: record}, PAPER, [0])
+        assert found.verdict.startswith(verdict)
+
+
+def test_a_run_that_shared_its_device_counts_for_accuracy_and_not_for_time(one_record):
+    cell, record = one_record
+    shared = replace(record, made_by=replace(record.made_by, shared_device=True))
+    cell = replace(cell, published=Published(1e9), small=False)
+    timed = replace(cell, measure="minutes")
+    records = {cell.spec(PAPER, 0).id: shared}
+    assert outcome(timed, records, PAPER, [0]).verdict == "not timed" and minutes(shared) is None
+    assert outcome(cell, records, PAPER, [0]).mean == record.final and minutes(record) > 0
+
+
+def test_minutes_are_those_of_the_phases(one_record):
+    _, record = one_record
+    seconds = {}
+    for step in record.steps:
+        for phase in step.phases:
+            seconds.setdefault(phase.name, []).append(phase.seconds)
+    steps = len(record.steps)
+    others = sum(sum(times) for name, times in seconds.items() if name != "reference")
+    assert measured(record, "reference") == pytest.approx(sum(seconds["reference"]) / 60)
+    assert measured(record, "later reference") == pytest.approx(sum(seconds["reference"][1:]) / 60 / (steps - 1))
+    assert measured(record, "learner") == pytest.approx(others / 60 / steps)
+    assert measured(record, "minutes") == pytest.approx((others + sum(seconds["reference"])) / 60 / steps)
+
+
+def test_records_of_another_schedule_are_said_and_left_out(osscl, world):
+    osscl("table", "T16", *ON_DEMO, "--out", world / "runs")
+    shown = osscl("table", "T16", "--on", "demo", "--no-run", "--seeds", "0", "--out", world / "runs")[1]
+    assert shown.count("not run") == 3 and "3 at smoke (--schedule smoke)" in shown
+
+
+@pytest.mark.parametrize("format", ["markdown", "csv", "latex"])
+def test_a_table_in_other_formats(osscl, format):
+    code, shown, errors = osscl("table", "T4", "--no-run", "--format", format)
+    assert (code, errors) == (0, "") and "without-sup" in shown and "25.7" in shown
+    if format == "csv":
+        assert all(line.count(",") == shown.splitlines()[0].count(",") for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("schedule", ["short", "smoke", "demo"])
+@pytest.mark.parametrize("format", ["text", "markdown", "csv", "latex"])
+def test_at_another_schedule_nothing_is_a_verdict(osscl, schedule, format):
+    shown = osscl("table", "T4", "--no-run", "--schedule", schedule, "--format", format)[1]
+    assert "without-sup" in shown and "not run" not in shown and ("verdict" in shown) == (format == "csv")
+
+
+def test_the_footer_names_the_seeds_that_are_recorded_or_were_asked_for(one_record):
+    cell, record = one_record
+    table = replace(picked(TABLES["T16"], "continual/ursl"), cells=(cell,))
+    footers = {(): "asked: seeds 0-3", (1,): "seed 1", (0, 3): "seeds 0, 3", (0, 1): "seeds 0-1"}
+    for seeds, told in footers.items():
+        specs = [cell.spec(PAPER, seed) for seed in seeds]
+        records = {spec.id: replace(record, spec=spec) for spec in specs}
+        assert f"schedule paper, {told}, mean" in paper.section(table, records, PAPER, range(4)).note
+
+
+@pytest.mark.parametrize("id", [id for id, table in ALL.items() if table.cells])
+def test_on_the_demos_data_neither_title_nor_notes_speak_of_the_papers(id):
+    shown = paper.section(on_demo(ALL[id]), {}, SHORT, [0])
+    theirs = r"cifar|imagenet|caltech|\bP\b|\|M\||\d{3,} |\d\.\d|caption|paper's (table|text)"
+    assert not re.search(theirs, f"{shown.title} {shown.note}")
+    assert shown.title.endswith(", on digits")
+
+
+@pytest.mark.parametrize("id", ["T1", "T4", "T15", "L1", "L3", "F1", "F2"])
+def test_on_the_demos_data_a_note_tells_the_labels_and_memories_of_the_rows_that_are_there(id):
+    table = on_demo({**ALL, **LIMITS}[id])
+    (note,) = [note for note in table.all_notes if "memory of" in note]
+    told = {(labels, memory) for labels, words in re.findall(r"(\d+|all) labels[^;]* memory of ([0-9or ]+)", note)
+            for memory in words.strip().split(" or ")}  # fmt: skip
+    worlds = [cell.scenario for cell in table.cells]
+    assert told == {(str(world.labels_per_class or "all"), str(world.memory)) for world in worlds}
+    assert ("rows" in note) == (len(table.cells) > 1)
+
+
+@pytest.mark.parametrize("place", ["paper", "demo"])
+def test_notes_under_a_figure_are_sentences(osscl, place):
+    lines = osscl("figure", "F1", "--no-run", "--on", place, "--format", "markdown")[1].splitlines()
+    notes = lines[lines.index("", 2) + 1 :]
+    assert len(notes) == 2 and all(line[0].isupper() and line.endswith(".") for line in notes)
+
+
+def test_on_the_papers_data_they_do():
+    shown = paper.section(TABLES["T2"], {}, PAPER, [0])
+    assert shown.title == "T2: methods on cifar100: P=0.05 |M|=500, P=0.1 |M|=1000"
+    assert "in the paper's table DM is, at P=0.1 with tinyimagenet." in shown.note
+
+
+@pytest.mark.parametrize("width", [60, 90, 140])
+@pytest.mark.parametrize("command", [("table", "T2"), ("table", "T15"), ("figure", "F2"), ("claims",)])
+def test_words_around_a_table_wrap_at_the_terminals_width(osscl, monkeypatch, width, command):
+    monkeypatch.setenv("COLUMNS", str(width))
+    shown = osscl(*command, *(["--no-run"] if len(command) > 1 else []))[1]
+    assert max(map(len, shown.splitlines())) <= width
+
+
+# ----- what is asked for wrongly, and files that are damaged
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["T19"], ["unknown table 'T19'", "T1, T2"]),
+        ([""], "unknown table ''"),
+        (["F1"], "F1 is no table: osscl figure F1"),
+        (["l2"], "L2 is no table: osscl experiments L2"),
+        (["lst"], ["unknown table 'lst'", "did you mean 'list'?"]),
+        (["T2", "--cells", "ursll"], ["unknown cell of T2 'ursll'", "p05-cifar10/ursl"]),
+        (["T2", "--cells", ""], "unknown cell of T2 ''"),
+        (["T2", "--cells", "ursl,,"], "unknown cell of T2 ''"),
+        (["T2", "--seeds", "2-0"], "seeds must be written as 0-2 or 0,3,5"),
+        (["T2", "--seeds", ""], "seeds must be written as"),
+        (["T2", "--schedule", "long"], "unknown schedule 'long'"),
+        (["T2", "--on", "moon"], ["unknown place 'moon'", "paper, demo"]),
+        (["T2", "--format", "pdf"], ["unknown format 'pdf'", "text, markdown, csv, latex"]),
+        (["T2", "--results", "nowhere"], "no folder nowhere"),
+        (["T2", "--device", "tpu"], "unknown device 'tpu'"),
+        *((["T2", "--shard", shard], "a shard is written i/n") for shard in NO_SHARDS),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_is_asked_for_wrongly_is_told_in_one_line(refused, args, words):
+    refused("table", *args, words=words)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"format": "osscl record 1"}', b"\xff"])
+def test_a_damaged_record_is_named_skipped_and_never_rewritten(osscl, tmp_path, damage):
+    (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
+    file = tmp_path / "runs" / spec.id / f"{spec.id}.json"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(damage)
+    code, shown, errors = osscl("table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs")
+    assert code == 0 and "(n=" not in shown and "asked: seed 0" in shown
+    assert errors.startswith("skipped: ") and str(file) in errors and errors.count("\n") == 1
+    assert "move it away to run it again" in errors
+    assert file.read_bytes() == damage and list(file.parent.iterdir()) == [file]
+
+
+def test_a_damaged_record_in_results_is_not_made_again_elsewhere(osscl, tmp_path, monkeypatch):
+    (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / f"{spec.id}.json").write_text("{")
+    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    command = ["table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs", "--results", results]
+    assert "damaged record" in osscl(*command, "--dry-run")[1]
+    code, shown, errors = osscl(*command)
+    assert code == 0 and "(n=" not in shown and errors.startswith("skipped: ")
+
+
+@pytest.mark.parametrize("command", [("claims",), ("table", "T6", "--no-run"), ("figure", "F1", "--no-run")])
+def test_a_record_that_does_not_fit_together_is_named_and_skipped(osscl, one_record, tmp_path, command):
+    _, record = one_record
+    (tmp_path / f"{record.id}.json").write_text(json.dumps({**record_to_plain(record), "steps": []}))
+    code, _, errors = osscl(*command, "--results", tmp_path)
+    assert code == 0 and errors.startswith("skipped: ") and "are not those of 5 steps" in errors
+
+
+def test_one_record_in_two_places_is_one_and_another_of_its_id_is_told(osscl, one_record, tmp_path):
+    _, record = one_record
+    for place, kept in (("a", record), ("b", record)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(kept)))
+    code, shown, errors = osscl("runs", tmp_path, "--markdown")
+    assert (code, errors) == (0, "") and "0 (n=1)" in shown
+    (tmp_path / "b" / f"{record.id}.json").write_text(json.dumps({**record_to_plain(record), "final": 1.0}))
+    _, shown, errors = osscl("runs", tmp_path, "--markdown")
+    assert "0 (n=1)" in shown and f"is another record of {record.id}" in errors
+
+
+def test_two_folders_may_have_records_of_one_run_and_the_first_one_counts(one_record, tmp_path):
+    cell, record = one_record
+    for place, final in (("results", 1.0), ("runs", 2.0)):
+        (tmp_path / place).mkdir()
+        kept = replace(record, final=final)
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(kept)))
+    records, problems = known_records([tmp_path / "results", tmp_path / "runs"])
+    assert not problems and outcome(cell, records, SMOKE, [0]).mean == 1.0
+    (told,) = known_records([tmp_path])[1]
+    assert str(tmp_path / "runs") in told and "the first one counts" in told
+
+
+def test_a_terminal_without_columns_is_written_to_as_one_of_80(osscl, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    code, shown, _ = osscl("table", "T7")
+    assert code == 0 and 0 < max(map(len, shown.splitlines())) <= 80
+
+
+def test_a_record_in_results_is_not_made_again(osscl, world, tmp_path, monkeypatch):
+    osscl("table", "T16", *ON_DEMO, "--out", world / "runs")
+    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs", "--results", world / "runs"]
+    code, shown, _ = osscl(*command)
+    assert code == 0 and shown.count("(n=1)") == 3 and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("cells", ["continual/ursl", "*"])
+def test_a_run_of_another_process_is_left_to_it_and_the_table_shown_without(osscl, tmp_path, cells):
+    (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
+    command = ["table", "T16", *ON_DEMO, "--cells", cells, "--out", tmp_path / "runs"]
+    runs = len(picked(TABLES["T16"], cells).cells)
+    with occupied(tmp_path / "runs" / spec.id):
+        code, shown, errors = osscl(*command)
+    assert code == 3 and shown.count("(n=1)") == runs - 1
+    assert errors == "osscl: 1 run is being made by another process; the same command shows more later\n"
+    code, shown, _ = osscl(*command)
+    assert code == 0 and shown.count("(n=1)") == runs
+
+
+def test_a_run_that_diverges_fails_the_command_after_the_table_is_shown(osscl, tmp_path, monkeypatch):
+    def diverging(spec, *args, **kwargs):
+        raise Diverged("the loss is not finite")
+
+    monkeypatch.setattr("osscl.runs.run._carry_out", diverging)
+    code, shown, errors = osscl("table", "T16", *ON_DEMO, "--out", tmp_path / "runs")
+    assert code == 2 and "T16: " in shown and "3 of 3 runs came to nothing" in errors
+
+
+@pytest.mark.parametrize(
+    "command", [["table", "T16", "--cells", "continual/ursl"], ["experiments", "L3", "--cells", "memory-500/ursl"],
+                ["figure", "F1"]], ids=lambda command: command[0]
+)  # fmt: skip
+def test_whatever_carries_out_runs_can_write_scalars(osscl, refused, tmp_path, command):
+    pytest.importorskip("tensorboard")
+    refused(*command, *ON_DEMO, "--out", tmp_path, "--track", "wandb", words="unknown tracker 'wandb'")
+    assert osscl(*command, *ON_DEMO, "--out", tmp_path, "--track", "tensorboard")[0] == 0
+    (folder,) = tmp_path.glob("*/tensorboard")
+    assert list(folder.iterdir())
+
+
+# ----- minutes of runs that shared their device
+
+
+@pytest.fixture
+def shared(osscl, tmp_path):
+    """T6 on the demo's data, made beside other work: its records, and the command that was typed."""
+    command = ["table", "T6", *ON_DEMO, "--cells", "co2l-j,ursl", "--out", tmp_path / "runs"]
+    assert osscl(*command, "--shared-device")[0] == 0
+    return command, records_of(tmp_path / "runs")
+
+
+def test_runs_that_shared_their_device_are_not_recorded_where_minutes_are_asked_for(osscl, shared, tmp_path):
+    command, _ = shared
+    shown = osscl(*command, "--dry-run")[1]
+    assert (
+        "2 runs, 2 to run" in shown
+        and shown.count("to time") == 2
+        and f"anew in {tmp_path / 'runs' / 'timed'}" in shown
+    )
+    assert "2 runs, 0 to run" in osscl(*command, "--dry-run", "--shared-device")[1]  # it would say no more
+    listed = osscl("table", "list", *ON_DEMO[:6], "--out", tmp_path / "runs", "--format", "csv")[1]
+    counts = {line[""]: line["recorded"] for line in csv.DictReader(listed.splitlines())}
+    assert counts["T6"] == "0" and counts["T4"] == "1"  # ursl as it stands, whose accuracy counts
+
+
+def test_they_are_made_anew_beside_their_records_which_stay(osscl, shared, tmp_path):
+    command, records = shared
+    before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*.json")}
+    code, shown, errors = osscl(*command)
+    assert (code, errors) == (0, "") and shown.count("(n=1)") == 3
+    assert {path: path.read_bytes() for path in before} == before
+    made = records_of(tmp_path / "runs" / "timed")
+    assert set(made) == set(records) and all(record.made_by.timed for record in made.values())
+    fresh = [phase for record in made.values() for step in record.steps for phase in step.phases]
+    assert not any(
+        phase.cached for phase in fresh
+    )  # a reference from the cache may have been trained beside other work
+    assert osscl("runs", tmp_path / "runs")[2] == ""  # two records of a run, and nothing wrong with either
+
+
+def test_what_is_timed_is_made_anew_once(osscl, shared, tmp_path, monkeypatch):
+    command, _ = shared
+    osscl(*command)
+    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    code, shown, errors = osscl(*command)
+    assert (code, errors) == (0, "") and shown.count("(n=1)") == 3
+    assert "2 runs, 0 to run" in osscl(*command, "--dry-run")[1]
+
+
+def test_accuracy_is_the_first_records_and_time_the_timed_ones(shared, tmp_path):
+    _, records = shared
+    cell = on_demo(picked(TABLES["T6"], "ursl/learner")).cells[0]
+    first = records[cell.spec(SMOKE, 0).id]
+    later = replace(first, final=1.0, made_by=replace(first.made_by, shared_device=False))
+    for place, record in (("a", first), ("a/timed", later)):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
+    for folders in (["a"], ["a", "a/timed"], ["a/timed"]):
+        known, problems = known_records([tmp_path / folder for folder in folders])
+        assert not problems and outcome(cell, known, SMOKE, [0]).values
+        final = outcome(replace(cell, measure="accuracy"), known, SMOKE, [0]).mean
+        assert final == (1.0 if folders == ["a/timed"] else first.final)
+
+
+@pytest.mark.parametrize("damage", ["{", None])
+def test_a_second_record_that_tells_no_time_either_is_named_and_not_made_again(
+    osscl, shared, tmp_path, monkeypatch, damage
+):
+    command, records = shared
+    for id, record in records.items():
+        text = json.dumps(record_to_plain(replace(record, final=1.0)))
+        path = tmp_path / "runs" / "timed" / id / f"{id}.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(text if damage is None else damage)
+    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    code, shown, errors = osscl(*command)
+    assert code == 0 and "(n=1)" not in shown and errors.count("skipped: ") == 2
+    assert ("is another record of" if damage is None else "move it away") in errors
+
+
+# ----- a run that is stopped
+
+
+def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
+    command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs"]
+    code, _, line = osscl(*command, "--max-minutes", "0")
+    assert code == 3 and line == "osscl: stopped; the same command goes on from here\n"
+    assert "begun" in osscl(*command, "--dry-run")[1]
+    assert osscl(*command)[0] == 0
+    sessions = [json.loads(path.read_text())["made_by"]["sessions"] for path in tmp_path.glob("runs/*/*-s0-*.json")]
+    assert sorted(sessions) == [1, 1, 2]
+
+
+# ----- figures, limitations, claims
+
+
+@pytest.mark.parametrize("id", LIMITS)
+def test_every_cell_of_a_limitation_gets_a_record(osscl, world, id):
+    code, shown, errors = osscl("experiments", id, *ON_DEMO, "--out", world / "runs")
+    assert (code, errors) == (0, "") and id in shown and shown.count("(n=1)") == len(LIMITS[id].cells)
+    for one in outcomes(on_demo(LIMITS[id]), records_of(world / "runs"), SMOKE, [0]):
+        assert len(one.records) == 1, one.cell.name
+
+
+def test_limitations_vary_one_thing_each():
+    for id, field, values in (
+        ("L1", "imbalance", {1, 10, 30}), ("L2", "unrelated", {9000, 900, 180}), ("L3", "memory", {500, 200, 100})
+    ):  # fmt: skip
+        cells = LIMITS[id].cells
+        assert {getattr(cell.scenario, field) for cell in cells} == values
+        assert {cell.configuration for cell in cells} == {"co2l", "ursl", "ursl-plus"}
+    assert {cell.scenario.memory for cell in on_demo(LIMITS["L3"]).cells} == {30, 12, 10}
+    alone = {cell.spec(PAPER, 0).id for cell in LIMITS["L2"].cells if cell.configuration == "co2l"}
+    assert len(alone) == 1  # it looks at no unlabelled image
+
+
+def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refused, world, tmp_path):
+    command = ["figure", "F1", *ON_DEMO, "--out", world / "runs", "--svg", tmp_path / "f1.svg"]
+    code, shown, _ = osscl(*command)
+    assert code == 0 and "seen classes" in shown and "n=1" in shown and "schedule smoke" in shown
+    assert (tmp_path / "f1.svg").read_text().startswith("<svg ")
+    refused(*command, words=["f1.svg exists", "nothing is overwritten"])
+    empty = ["figure", "F1", *ON_DEMO, "--no-run", "--out", tmp_path / "none", "--svg", tmp_path / "other.svg"]
+    refused(*empty, words="nothing to draw")
+    assert not (tmp_path / "other.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["figure", "F3"], ["unknown figure 'F3'", "F1, F2"]),
+        (["figure", "T4"], "T4 is no figure: osscl table T4"),
+        (["figure", "F1", "--seeds", "x"], "seeds must be written as"),
+        (["figure", "F1", "--engine", "slurm"], ["unknown engine 'slurm'", "local, ray"]),
+        (["table", "T4", "--address", "head:1"], "give --engine ray"),
+        (["experiments", "L4"], ["unknown limitation 'L4'", "L1, L2, L3"]),
+        (["experiments", "L1", "--cells", "x"], "unknown cell of L1 'x'"),
+        (["experiments", "L1", "--shard", "2"], "a shard is written i/n"),
+        (["claims", "--schedule", "long"], "unknown schedule 'long'"),
+        (["claims", "--results", "nowhere"], "no folder nowhere"),
+        (["claims", "--format", "pdf"], "unknown format 'pdf'"),
+        (["table"], "Missing argument"),
+        (["figure"], "Missing argument"),
+    ],
+)
+def test_other_commands_tell_mistakes_in_one_line_too(refused, args, words):
+    refused(*args, words=words)
+
+
+def test_claims_go_by_whatever_is_recorded(osscl, world):
+    osscl("table", "T5", *ON_DEMO, "--out", world / "runs")
+    for asked, words in (([], "undecided,,,,accuracy,,,0,"), (["--schedule", "smoke"], "tried,smoke,demo,T5 variant3")):
+        code, shown, errors = osscl("claims", *asked, "--out", world / "runs", "--format", "csv")
+        assert (code, errors) == (0, "")
+        line = next(line for line in shown.splitlines() if line.startswith("T-hat helps"))
+        assert line.startswith(f"T-hat helps,{words}") and (",1,0,," in line) == bool(asked)
+    assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
+    told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
+    assert re.search(r"\d claims: \d+ tried; ", told) and "holds" not in told and "which decide nothing" in told
+
+
+def test_a_note_stands_under_a_table_that_has_its_cell():
+    of_co2l, of_gem = (picked(TABLES["T1"], name).all_notes for name in ("p01-tinyimagenet/co2l", "all-labels/gem"))
+    assert any("Co2L looks at no" in note for note in of_co2l) and not any("51.0" in note for note in of_co2l)
+    assert of_gem == () and any("51.0" in note for note in TABLES["T1"].all_notes)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [((12.34,), "12.3 min (n=1)"), ((0.004,), "0.004 min (n=1)"), ((0.1, 0.2), "0.2 ± 0.1 min (n=2)")],
+)
+def test_a_few_seconds_are_no_0_minutes(values, words):
+    cell = next(cell for cell in TABLES["T6"].cells if cell.column == "learner")
+    assert paper.ours_words(Outcome(cell, PAPER, (), values)) == words

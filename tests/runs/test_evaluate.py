@@ -1,0 +1,150 @@
+"""The gate against the truth, by hand; images as a model takes them; whose run is whose."""
+
+from dataclasses import make_dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from osscl.data.folders import read_images
+from osscl.errors import DataError, SpecError
+from osscl.methods import CONFIGURATIONS, METHODS
+from osscl.methods.base import SMOKE, GateReport
+from osscl.methods.gem import Gem, GemConfig
+from osscl.runs.evaluate import judge_gate
+from osscl.runs.model import load
+from osscl.runs.run import class_of, setting_of
+from osscl.runs.spec import EXPERIMENTS, make_spec
+from osscl.tools.battery import toy_stream
+from osscl.vision.encoder import ImageFormat
+
+COLOUR, GREY = ImageFormat(3, 8, (0.5,) * 3, (0.5,) * 3), ImageFormat(1, 8, (0.5,), (0.5,))
+
+
+def test_the_gate_is_judged_by_what_the_rows_are():
+    stream = toy_stream()
+    truth = stream.truth(0)
+    seen, unseen, foreign = (kind.nonzero().squeeze(1) for kind in (truth.seen, truth.unseen, truth.foreign))
+    assert len(seen) > 3 and len(unseen) > 3 and len(foreign) > 3
+    scores = torch.full((len(truth.labels),), 0.1)
+    scores[unseen], scores[seen] = 0.3, 0.5
+    scores[foreign[0]] = 0.9  # one that is taken for a class met
+    passed = scores > 0.4
+    right = truth.labels.clone()
+    right[seen[0]] = -7
+    found = judge_gate(GateReport(scores, passed, scores > 0.4, right, 0.4, 0.45, 5), truth, stream, 0)
+    wrong = 1 / len(foreign)
+    assert found.auroc_related == pytest.approx(1 - wrong)
+    assert found.auroc_seen_foreign == pytest.approx(1 - wrong)
+    assert found.auroc_seen == pytest.approx(1 - 1 / (len(foreign) + len(unseen)))
+    assert found.precision == found.precision_seen == pytest.approx(len(seen) / (len(seen) + 1))
+    assert (found.recall, found.passed, found.pseudo_labeled) == (1.0, len(seen) + 1, 5)
+    assert found.fpr95 == pytest.approx(1 / (len(foreign) + len(unseen)))
+    assert found.pass_rates == {"seen": 1.0, "unseen": 0.0, "foreign": pytest.approx(wrong)}
+    assert found.pseudo_accuracy == pytest.approx(1 - 1 / len(seen))
+    names = (stream.spec.main, *stream.spec.peripheral)
+    rows = stream.steps[0]
+    told = {(names[int(rows.sources[i])], int(rows.unlabeled[i])) for i in passed.nonzero().squeeze(1)}
+    assert set(found.let_in) <= told and found.let_in and not set(found.kept_out) & told
+
+
+# ----- images
+
+
+def saved(path, pixels, mode=None, **kwargs):
+    Image.fromarray(np.asarray(pixels), mode).save(path, **kwargs)
+    return path
+
+
+def test_an_image_is_turned_upright(tmp_path):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[0, 0] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    plain, turned = saved(tmp_path / "a.png", pixels), saved(tmp_path / "b.png", pixels, exif=exif)
+    one, other = read_images([plain, turned], COLOUR)
+    assert torch.equal(other, one.flip(1, 2)) and not torch.equal(one, other)
+
+
+def test_what_is_clear_is_white(tmp_path):
+    clear = np.zeros((8, 8, 4), np.uint8)
+    clear[0, 0, 3] = 255  # one black pixel
+    (image,) = read_images([saved(tmp_path / "clear.png", clear)], GREY)
+    assert image[0, 0, 0] == 0 and image.sum() == 63 * 255
+
+
+def test_more_than_eight_bits_are_refused(tmp_path):
+    deep = saved(tmp_path / "deep.png", np.full((4, 4), 1000, np.uint16))
+    with pytest.raises(DataError, match="more than 8 bits"):
+        read_images([deep], GREY)
+
+
+def test_the_central_square_is_averaged(tmp_path):
+    wide = np.zeros((16, 32, 3), np.uint8)
+    wide[:, 8:24:2] = 200
+    assert set(read_images([saved(tmp_path / "wide.png", wide)], COLOUR).unique().tolist()) == {100}
+
+
+def test_a_file_where_a_run_folder_is_wanted_is_told(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "run" / "model.safetensors").mkdir(parents=True)
+    for place in ("file", "run"):
+        with pytest.raises(DataError, match="a finished run's folder is wanted"):
+            load(tmp_path / place)
+
+
+# ----- whose run it is
+
+
+class Mine(Gem):
+    pass
+
+
+class Below(GemConfig):
+    pass
+
+
+def test_a_method_of_ones_own_does_not_take_a_config_of_the_packages():
+    spec = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
+    assert class_of(spec, None) is class_of(spec, Gem) is METHODS[GemConfig]
+    for config in (spec.method, Below()):
+        with pytest.raises(SpecError, match="one of its own"):
+            class_of(replace(spec, method=config), Mine)
+
+
+def test_a_class_of_ones_own_is_not_named_like_a_method_of_the_packages():
+    namesake = make_dataclass("Config", [], frozen=True)
+    namesake.__qualname__ = "Icarl.Config"
+    with pytest.raises(SpecError, match="icarl is a method of this package"):
+        make_spec(EXPERIMENTS["digits"], namesake(), SMOKE, 0)
+
+
+def test_a_spec_by_names_is_the_spec_of_what_they_name():
+    assert make_spec("digits", "gem", "smoke", 0) == make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"method": "gem"}, "method must be a config"),
+        ({"schedule": "smoke"}, "schedule must be a Schedule"),
+        ({"method": GemConfig}, "method must be a config"),
+        ({"scenario": "digits"}, "scenario must be a ScenarioSpec"),
+        ({"seed": "0"}, "seed must be a whole number"),
+        ({"seed": True}, "seed must be a whole number"),
+    ],
+)
+def test_a_spec_of_the_wrong_kinds_is_refused(change, words):
+    with pytest.raises(SpecError, match=words):
+        replace(make_spec(EXPERIMENTS["digits"], "gem", "smoke", 0), **change)
+
+
+def test_one_name_is_no_tuple_of_names():
+    with pytest.raises(SpecError, match="peripheral must be a tuple of names, got 'letters'"):
+        replace(EXPERIMENTS["digits"], peripheral="letters")
+
+
+def test_the_seed_reaches_the_method():
+    spec, stream = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 3), toy_stream()
+    assert setting_of(spec, stream).seed == 3
