@@ -9,8 +9,8 @@ import torch
 
 import osscl
 from osscl.agent.classifier import ContinualClassifier
-from osscl.agent.home import go_back, is_interrupted
-from osscl.agent.lesson import channel_statistics, checked
+from osscl.agent.store import go_back, is_interrupted
+from osscl.agent.inputs import channel_statistics, checked
 from osscl.config import override
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError

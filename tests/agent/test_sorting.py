@@ -15,7 +15,7 @@ from osscl.agent.groups import around_their_mean, grouped
 from osscl.agent.sorting import Place, _without_clashes, as_folder, bring, folders_of, new_folder
 from osscl.data.benchmarks import load_bank
 from osscl.errors import UserError
-from osscl.report.contact import MOST, Picture, contact_sheet
+from osscl.agent.contact_sheet import MOST, Picture, contact_sheet
 
 GREY = ["--size", "8", "--grey", "--device", "cpu", "--memory", "20", "--augmentation", "glyphs"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from osscl.agent.home import (
+from osscl.agent.store import (
     Learned,
     begun_there,
     checkpoint_file,
@@ -17,7 +17,7 @@ from osscl.agent.home import (
     model_file,
     newest,
 )
-from osscl.agent.lesson import (
+from osscl.agent.inputs import (
     NOTHING_MET,
     Arrived,
     Images,
@@ -29,7 +29,7 @@ from osscl.agent.lesson import (
     require_room,
 )
 from osscl.agent.recipe import make_recipe, recipe_in
-from osscl.agent.tested import Tested, held_against
+from osscl.agent.evaluation import Tested, held_against
 from osscl.config import plain
 from osscl.data.folders import require_size
 from osscl.device import pick_device, precision_of, prepare

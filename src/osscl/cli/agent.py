@@ -51,7 +51,7 @@ def fit(
 ) -> None:
     """Begin an agent: learn the classes in a folder, beside unlabelled images."""
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import checkpoint_file, model_file
+    from osscl.agent.store import checkpoint_file, model_file
     from osscl.data.folders import class_folders
     from osscl.vision.encoder import ImageFormat
 
@@ -156,7 +156,7 @@ def _require_names(labeled: Path | None) -> None:
 
 
 def _require_one_class_each(pictures: "Pictures") -> None:
-    from osscl.agent.lesson import contradiction
+    from osscl.agent.inputs import contradiction
 
     if (twice := contradiction(pictures.images, pictures.labels)) is not None:
         one, other = (pictures.files[row] for row in twice)

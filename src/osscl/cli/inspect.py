@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import Learned
-    from osscl.agent.tested import Tested
+    from osscl.agent.store import Learned
+    from osscl.agent.evaluation import Tested
 
 TOLD = 20  # files that could not be read and are named
 Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
@@ -26,7 +26,7 @@ def back(
 ) -> None:
     """Make an earlier model of an agent the one that is asked and taught; the newest stays under its number."""
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import go_back
+    from osscl.agent.store import go_back
 
     if not agent.is_dir():
         raise UserError(f"no agent in {agent}: `osscl fit` makes one")
@@ -44,7 +44,7 @@ def inspect(
 ) -> None:
     """What an agent has learned, and how well it does on a folder of labelled images."""
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import earlier_models, is_interrupted, model_file
+    from osscl.agent.store import earlier_models, is_interrupted, model_file
     from osscl.runs.checkpoint import is_occupied
 
     made = ContinualClassifier.load(agent, device, finished=model_file(agent).exists())

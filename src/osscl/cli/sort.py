@@ -71,7 +71,7 @@ def _show(places: "Sequence[Place]") -> None:
 
 def _page(places: "Sequence[Place]", loaded: "Model") -> str:
     """The pictures themselves, those that look unknown first."""
-    from osscl.report.contact import Picture, contact_sheet
+    from osscl.agent.contact_sheet import Picture, contact_sheet
 
     folders: dict[str, list[Picture]] = {}
     for place in sorted(places, key=lambda place: (place.known is not False, *_rank(place))):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
-from osscl.report.html import escape
+from html import escape
 
 MOST = 60  # pictures of a folder on the page; all are in the folder
 STYLE = """

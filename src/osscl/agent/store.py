@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from osscl import __version__
-from osscl.agent.lesson import Arrived
+from osscl.agent.inputs import Arrived
 from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
