@@ -650,10 +650,10 @@ def test_predict_asks_about_classes_that_were_learned(osscl, tmp_path):
 
 
 def test_predict_says_that_there_is_nothing_to_show(osscl, refused, copied, monkeypatch):
-    from osscl.cli import model
+    from osscl.cli import predict
 
-    bank = model._bank("digits", None)
-    monkeypatch.setattr(model, "_bank", lambda name, data: replace(bank, test=bank.test.rows(torch.arange(0))))
+    bank = predict._bank("digits", None)
+    monkeypatch.setattr(predict, "_bank", lambda name, data: replace(bank, test=bank.test.rows(torch.arange(0))))
     refused("predict", copied, words=["digits has no test images", "give image files"])
 
 
@@ -663,7 +663,7 @@ def test_predict_says_what_it_cannot_read(refused, copied, tmp_path):
     refused("predict", copied, "nowhere.png", words=["nowhere.png cannot be read", "No such file"])
     refused("predict", copied, "text.png", "nowhere.png", words=["text.png cannot be read", ", and 1 more"])
     (tmp_path / "empty").mkdir()
-    refused("predict", copied, "empty", words="empty holds no images")
+    refused("predict", copied, "empty", words="empty contains no images")
     refused("predict", copied, "--format", "xml", words="allowed: table, csv, json")
     refused("predict", copied, "--device", "tpu", words="unknown device 'tpu'")
     refused("predict", copied.parent, words="no model in")
@@ -749,7 +749,7 @@ def test_predict_takes_images_of_any_size_and_mode(osscl, finished, tmp_path):
     code, shown, errors = osscl("predict", finished, *names)
     assert (code, errors) == (0, "") and all(name in shown for name in names)
     assert "truth" not in shown and "looks known" in shown
-    assert re.search(r"an image looks known where its score is above -?\d\.\d{3}; --threshold", shown)
+    assert re.search(r"an image looks known if its score is above -?\d\.\d{3} \(--threshold\)", shown)
 
 
 def test_predict_takes_folders_and_leaves_out_what_it_cannot_read(osscl, finished, tmp_path):
@@ -761,7 +761,7 @@ def test_predict_takes_folders_and_leaves_out_what_it_cannot_read(osscl, finishe
     Image.new("L", (9, 9)).save(tmp_path / "photos" / "album.png" / "inside.png")
     (tmp_path / "empty").mkdir()
     code, shown, errors = osscl("predict", finished, "empty", "photos", "--format", "csv")
-    assert code == 2 and errors.splitlines()[0] == "skipped: empty holds no images"
+    assert code == 2 and errors.splitlines()[0] == "skipped: empty contains no images"
     assert errors.splitlines()[1].startswith("skipped: photos/damaged.jpg cannot be read") and errors.count("\n") == 2
     header, first, below, last = shown.splitlines()
     assert header == "image,class,probability,score,looks_known"
@@ -786,7 +786,7 @@ def test_predict_without_images_shows_held_out_rows(osscl, finished):
     assert (code, errors) == (0, "") and "truth" in shown
     assert shown.count("digits test") == 3 and shown.count("letters test") == 1
     assert "of 400 test images of digits: " in shown and "look known" in shown
-    assert "of 400 test images of letters: " in shown and shown.count("named right") == 1
+    assert "of 400 test images of letters: " in shown and shown.count("correct") == 1
 
 
 def test_a_stream_from_a_file_is_the_same_run(osscl, copied, tmp_path):

@@ -1,4 +1,4 @@
-"""What an agent says of images whose classes somebody knows."""
+"""An agent's predictions compared with known classes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,29 +12,30 @@ from osscl.runs.model import Prediction
 
 
 @dataclass(frozen=True)
-class Tested:
-    """Predictions beside the truth."""
+class Evaluation:
+    """Predictions beside the true classes."""
 
-    found: Prediction
+    prediction: Prediction
     labels: tuple[str, ...]
-    learned: Tensor  # (n,) bool: of a class that was learned
+    learned: Tensor  # (n,) bool: the true class was learned
     right: Tensor  # (n,) bool
 
     @property
     def accuracy(self) -> float | None:
-        """Share that is right, of images of classes that were learned."""
+        """Share of correct predictions among images of learned classes; None without such images."""
         return float(self.right[self.learned].float().mean()) if bool(self.learned.any()) else None
 
     @property
     def auroc(self) -> float | None:
-        """Of the score, classes learned against others; None where nothing tells, or there is one kind alone."""
-        return None if self.found.scores is None else auroc(self.found.scores, self.learned)
+        """AUROC of the score, learned classes against others; None without scores or with one kind only."""
+        return None if self.prediction.scores is None else auroc(self.prediction.scores, self.learned)
 
 
-def held_against(found: Prediction, labels: tuple[str, ...], class_names: Sequence[str]) -> Tested:
-    """Predictions of an agent that has learned these classes, and what somebody knows of the same images."""
-    if len(labels) != len(found.names):
-        raise DataError(f"a label for each image is wanted, got {len(labels)} for {len(found.names)}")
+def compare_with_truth(prediction: Prediction, labels: tuple[str, ...], class_names: Sequence[str]) -> Evaluation:
+    """Evaluate the predictions of an agent that has learned `class_names`."""
+    if len(labels) != len(prediction.names):
+        raise DataError(f"expected one label per image, got {len(labels)} labels for {len(prediction.names)} images")
     learned = torch.tensor([label in class_names for label in labels], dtype=torch.bool)
-    right = torch.tensor([label == told for label, told in zip(labels, found.names, strict=True)], dtype=torch.bool)
-    return Tested(found, labels, learned, right)
+    pairs = zip(labels, prediction.names, strict=True)
+    right = torch.tensor([label == name for label, name in pairs], dtype=torch.bool)
+    return Evaluation(prediction, labels, learned, right)

@@ -17,12 +17,10 @@ from osscl.cli import (
     data,
     demo,
     figure,
-    inspect,
-    model,
+    predict,
     report,
     run,
     runs,
-    sort,
     study,
     table,
     tune,
@@ -56,10 +54,10 @@ app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("fit")(agent.fit)
 app.command("update")(agent.update)
-app.command("inspect")(inspect.inspect)
-app.command("back")(inspect.back)
-app.command("sort")(sort.sort)
-app.command("predict")(model.predict)
+app.command("inspect")(agent.inspect)
+app.command("back")(agent.back)
+app.command("predict")(predict.predict)
+app.command("sort")(predict.sort)
 app.command("report")(report.report)
 app.command("bench")(bench.bench)
 app.command("study")(study.study)

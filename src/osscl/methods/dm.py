@@ -6,7 +6,7 @@ finds like the past classes, and, by FixMatch, from all of them; then its head, 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,8 @@ NONE = -1  # the pseudo-label of a row that has none
 @dataclass(frozen=True)
 class DmConfig:
     """DistillMatch's hyperparameters, those of its authors' code."""
+
+    needs_new_classes: ClassVar[bool] = True  # in every step
 
     backbone: str = "resnet18"
     epochs: int = 180

@@ -6,7 +6,7 @@ from three teachers: P, itself before the step; C; and Q, which puts both togeth
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,8 @@ STEPWISE = replace(TEACHING, milestones=(2 / 3, 8 / 9, 17 / 18))  # 120, 160, 17
 @dataclass(frozen=True)
 class GdConfig:
     """GD's hyperparameters, those of its authors' code; that all of U_t is used is DistillMatch's."""
+
+    needs_new_classes: ClassVar[bool] = True  # in every step
 
     backbone: str = "resnet18"
     epochs_teacher: int = 200  # of C

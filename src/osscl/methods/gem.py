@@ -7,7 +7,7 @@ nearest one that does not.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ RIDGE = 1e-3  # on the diagonal of the dual problem, as the authors' code has it
 @dataclass(frozen=True)
 class GemConfig:
     """GEM's hyperparameters; the URSL paper names none, these are Mammoth's."""
+
+    needs_new_classes: ClassVar[bool] = True  # in every step
 
     backbone: str = "resnet18"
     epochs: int = 50
