@@ -85,6 +85,15 @@ def test_a_picture_is_embedded_once_whatever_it_is_called(tmp_path, encoder):
     assert encoder.seen == 0 and again.rows.tolist() == [3, *range(10)]
 
 
+def test_a_copy_of_a_picture_that_waits_to_be_written_is_not_embedded_again(tmp_path, encoder):
+    paths = draw(tmp_path / "p", 3)
+    embed_paths(paths, encoder, open_store(tmp_path / "s", encoder))
+    new = draw(tmp_path / "q", 1, seed=1)
+    encoder.seen = 0
+    found = embed_paths([*new, *paths * 9, *new * 9], encoder, open_store(tmp_path / "s", encoder), workers=1)
+    assert encoder.seen == 1 and found.rows.tolist() == [3, *[0, 1, 2] * 9, *[3] * 9]
+
+
 def test_a_file_that_changed_is_another_picture(tmp_path, encoder):
     paths = draw(tmp_path / "p", 3)
     store = open_store(tmp_path / "s", encoder)
@@ -377,6 +386,20 @@ def test_rows_are_the_same_on_ray_though_a_worker_is_killed(cluster, tmp_path, e
     again = embed_on_ray(paths, lambda: KilledOnce(marks), open_store(tmp_path / "ray", encoder, 2))
     assert again.rows.tolist() == there.rows.tolist()
     assert sum(len(mark.read_text()) for mark in marks.iterdir()) == calls
+
+
+class Newer(MeanColors):
+    content_hash = "another"
+
+
+def test_a_cluster_with_other_weights_is_refused(cluster, tmp_path, encoder):
+    here = os.getpid()
+    with pytest.raises(DataError, match="other weights on a worker"):
+        embed_on_ray(
+            draw(tmp_path / "p", 3),
+            lambda: MeanColors() if os.getpid() == here else Newer(),
+            open_store(tmp_path, encoder),
+        )
 
 
 def test_without_a_cluster_a_line_says_so(tmp_path, encoder):

@@ -21,6 +21,8 @@ from osscl.vision.pretrained import PretrainedEncoder
 
 APPENDED = 64  # rows written at a time: what a kill can lose
 AHEAD = 4  # pictures a worker may be ahead of the writer
+MOST_PLACES = 4096  # pictures whose copy waits to be written, so that memory is bounded
+NEW, WAITING = -1, -2  # in place of a row: a picture to be embedded, and one that is embedded and not yet written
 
 Progress = Callable[[int, int], None]  # told how many of how many pictures are done
 
@@ -135,7 +137,7 @@ class Work:
     """What a worker has made of a picture: its row, or what is to be stored, or why there is neither."""
 
     key: bytes = b""
-    row: int = -1
+    row: int = NEW
     made: Tensor | None = None  # (views, dim) embeddings; pixels where the encoder takes larger batches
     note: str | None = None
     problem: str | None = None
@@ -145,7 +147,7 @@ def work_on(source: Callable[[], Source], encoder: PretrainedEncoder, views: int
     """What is done with one picture, in whatever thread or process."""
     try:
         found = source()
-        if (row := find(found.key)) >= 0:
+        if (row := find(found.key)) != NEW:
             return Work(found.key, row)
         picture = found.decode()
     except DataError as error:
@@ -184,8 +186,12 @@ class Collector:
         if work.made is not None:
             self.waiting.setdefault(work.key, work.made)
         self.places.append((i, work.key))
-        if len(self.waiting) >= APPENDED:
+        if len(self.waiting) >= APPENDED or len(self.places) >= MOST_PLACES:
             self.write()
+
+    def find(self, key: bytes) -> int:
+        """The row of a picture that need not be embedded, as workers ask for it."""
+        return WAITING if key in self.waiting else self.store.find(key)
 
     def write(self) -> None:
         """Store what is waiting; pictures that other workers found meanwhile are found now."""
@@ -225,7 +231,7 @@ def _embed(
     collector = Collector(encoder, store, count, named)
 
     def work(i: int) -> Work:
-        return work_on(lambda: source(i), encoder, store.views, store.find)
+        return work_on(lambda: source(i), encoder, store.views, collector.find)
 
     for i, made in enumerate(_in_threads(work, range(count), workers or os.cpu_count() or 1)):
         collector.add(i, made)

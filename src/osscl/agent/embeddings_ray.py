@@ -67,11 +67,11 @@ def embed_on_ray(
         batch_format="numpy",
         num_cpus=1,
         compute=ray.data.ActorPoolStrategy(min_size=1, max_size=size),
-        max_restarts=-1,
-        max_task_retries=-1,
     )
     done = 0
     for batch in made.iter_batches(batch_size=None, batch_format="numpy"):
+        if batch["other"].any():
+            raise DataError(f"{encoder.name} has other weights on a worker of the cluster than here")
         for i, work in _unpacked(batch, store):
             collector.add(i, work)
             done += 1
@@ -84,18 +84,18 @@ class Embedder:
 
     def __init__(self, load: Callable[[], PretrainedEncoder], content_hash: str, views: int, known: Any) -> None:
         self.encoder, self.views = load(), views
-        if self.encoder.content_hash != content_hash:
-            raise DataError(f"{self.encoder.name} has other weights on a worker of the cluster than here")
+        self.is_other = self.encoder.content_hash != content_hash  # Ray would try a worker that raises again and again
         keys: Array = _connected().get(known)
         self.known = KeyIndex()
         self.known.extend(np.concatenate([keys, np.zeros_like(keys)], 1))
 
     def __call__(self, batch: Batch) -> Batch:
         with hearing_warnings():
-            works = [self._work(Path(str(path))) for path in batch["path"]]
+            works = [Work() if self.is_other else self._work(Path(str(path))) for path in batch["path"]]
         none = np.zeros((self.views, self.encoder.dim), np.float32)
         return {
             "index": batch["index"],
+            "other": np.full(len(works), self.is_other),
             "key": np.array([work.key.hex() for work in works]),
             "made": np.stack([none if work.made is None else work.made.numpy() for work in works]),
             "is_made": np.array([work.made is not None for work in works]),
