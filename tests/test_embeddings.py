@@ -72,6 +72,9 @@ def test_rows_are_what_the_encoder_gives_in_the_order_of_the_files(tmp_path, vie
     for path, row in zip(paths, values, strict=True):
         assert np.array_equal(row, expected(path, encoder, views))
     assert np.array_equal(store.rows[found.rows], values)
+    parts = list(found.batches(8))
+    assert [part for part, _ in parts] == [slice(0, 8), slice(8, 16), slice(16, 20)]
+    assert np.array_equal(np.concatenate([rows for _, rows in parts]), values)
 
 
 def test_a_picture_is_embedded_once_whatever_it_is_called(tmp_path, encoder):

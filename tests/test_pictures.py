@@ -134,6 +134,21 @@ def test_a_decompression_bomb_is_refused_by_its_header(tmp_path):
     assert "more than 178,956,970 pixels" in refused(tmp_path / "a.png")
 
 
+def test_a_jpeg_that_is_shrunk_while_decoded_may_be_larger_than_others(tmp_path, monkeypatch):
+    big = Image.fromarray(CORNER).resize((900, 600))
+    paths = [saved(tmp_path / name, big) for name in ("a.jpg", "a.png")]
+    progressive = saved(tmp_path / "b.jpg", big, progressive=True)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)
+    assert min(read_photo(paths[0], 64).image.size) == 75
+    assert "more than 400,000 pixels" in refused(paths[1]) and "more than 400,000 pixels" in refused(progressive)
+    monkeypatch.setattr(pictures, "LARGEST_JPEG", 10)
+    refused(paths[0])
+
+
+def test_heic_counts_as_a_photograph_with_and_without_its_package():
+    assert {".heic", ".heif", ".jpg", ".webp", ".ppm"} <= pictures.photo_suffixes()
+
+
 def test_a_large_transparent_picture_takes_little_more_than_itself(tmp_path):
     side = 6000  # 144 MB decoded
     path = saved(tmp_path / "a.png", Image.new("RGBA", (side, side), (9, 9, 9, 99)), compress_level=1)

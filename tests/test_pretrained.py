@@ -60,6 +60,7 @@ def test_embeddings_have_the_same_bits_in_every_batch_and_with_any_number_of_thr
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+    assert lite0.embed(images[:0]).shape == (0, 1280)
     assert torch.equal(alone, together) and alone.shape == (3, lite0.dim) == (3, 1280)
 
 

@@ -53,8 +53,14 @@ class Embedded:
         return len(self.rows)
 
     def values(self) -> Array:
-        """The embeddings, float32 (n, views, dim), in memory and checked; for piles read `store.take` in parts."""
+        """The embeddings, float32 (n, views, dim), checked and in memory."""
         return self.store.take(self.rows)
+
+    def batches(self, size: int = 4096) -> Iterator[tuple[slice, Array]]:
+        """The same in parts, for piles that do not fit into memory, with the places of each part."""
+        for start in range(0, len(self), size):
+            part = slice(start, min(start + size, len(self)))
+            yield part, self.store.take(self.rows[part])
 
 
 def open_store(root: Path, encoder: PretrainedEncoder, views: int = 1) -> EmbeddingStore:

@@ -12,12 +12,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from PIL.Image import Transpose
+from PIL.JpegImagePlugin import JpegImageFile
 
-from osscl.data.folders import _shrink_while_decoding
+from osscl.data.folders import _shrink_while_decoding, suffixes
 from osscl.errors import DataError
 
 SMALLEST = 8  # pixels a side
 LARGEST_FILE = 2**29  # bytes; they are read at once, see `read_content`
+LARGEST_JPEG = 2**28  # pixels
 LARGE = 2**25  # pixels; pictures with more are decoded one after another, so that threads do not add up
 BAND = 2**20  # pixels that are converted at a time
 HEIF = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}  # brands of the format
@@ -69,23 +71,29 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
     if content[4:8] == b"ftyp" and content[8:12] in HEIF and not heif_opens():
         raise _refusal(path, 'it is HEIC: pip install "osscl[photos]", or convert it to JPEG')
     try:
-        with Image.open(io.BytesIO(content)) as opened:
+        with _opened(content) as opened:
             if min(opened.size) < SMALLEST:
                 raise _refusal(path, f"it has {opened.width}x{opened.height} pixels, at least {SMALLEST} are needed")
+            whole = opened.width * opened.height
             _shrink_while_decoding(opened, least)  # after it `size` is what will be allocated
-            if opened.width * opened.height > LARGE:
+            if (whole if "progressive" in opened.info else opened.width * opened.height) > LARGE:
                 with _one_at_a_time:
                     return _converted(opened, least)
             return _converted(opened, least)
     except DataError:
         raise
     except Image.DecompressionBombError:
-        reason = f"it has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels"
+        reason = f"it has more than {_most_pixels():,} pixels"
     except MemoryError:
         reason = "it does not fit into memory"
     except Exception as error:  # decoders of damaged files raise whatever they come upon
         reason = getattr(error, "strerror", None) or "it is damaged, or no image"
     raise _refusal(path, reason)
+
+
+def photo_suffixes() -> set[str]:
+    """Of the files to take for photographs: what Pillow opens, and HEIC even where its package is missing."""
+    return suffixes() | {".heic", ".heif"}
 
 
 @functools.cache
@@ -112,6 +120,26 @@ def hearing_warnings() -> Iterator[None]:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, and one's own
         warnings.showwarning = heard  # catch_warnings puts the old one back
         yield
+
+
+def _opened(content: bytes) -> Image.Image:
+    """An image of which no more than the header has been read, refused if it has too many pixels.
+
+    JPEGs are shrunk while they are decoded, so that those of 200 megapixels, which telephones make, are welcome, unlike
+    to `Image.open`. Progressive ones are not: their coefficients are all kept in memory.
+    """
+    if not content.startswith(b"\xff\xd8\xff"):
+        return Image.open(io.BytesIO(content))
+    opened = JpegImageFile(io.BytesIO(content))
+    most = _most_pixels() if "progressive" in opened.info else max(LARGEST_JPEG, _most_pixels())
+    if opened.width * opened.height > most:
+        raise Image.DecompressionBombError
+    return opened
+
+
+def _most_pixels() -> int:
+    """At which Pillow refuses an image; it warns at half of it."""
+    return 2 * (Image.MAX_IMAGE_PIXELS or LARGEST_JPEG)
 
 
 def _converted(opened: Image.Image, least: int) -> Picture:

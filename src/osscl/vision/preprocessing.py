@@ -14,7 +14,7 @@ from torch import Tensor
 from osscl.errors import DataError, SpecError
 
 CONFIG = "preprocessor_config.json"  # as Hugging Face's image processors write it
-VERSION = 1  # of what the code below makes of a picture; part of an encoder's content hash
+VERSION = 1  # of what this file and data/pictures.py make of a photograph; part of an encoder's content hash
 ZOOM = 0.75  # share of each side that the close views keep
 CONVNEXT_CROPS_BELOW = 384  # from this size on ConvNeXt's processor squashes instead of cropping
 

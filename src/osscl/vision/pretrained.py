@@ -76,6 +76,8 @@ class FrozenEncoder:
         Convolutions and matrix products round differently for other batch sizes and numbers of threads, so that rows
         are run one by one on one thread. That costs nothing: several pictures are embedded by several threads.
         """
+        if not len(pixels):
+            return torch.empty(0, self.dim)
         return torch.cat([self._forward(part) for part in pixels.split(self.batch_size)])
 
     @torch.inference_mode()
@@ -105,11 +107,9 @@ class EfficientNetEncoder(FrozenEncoder):
 
     def embed_stages(self, pixels: Tensor) -> list[Tensor]:
         """The pooled features of all seven stages, and last the 1280 of the head."""
-        chosen, self_features = [], self.net.features
         with torch.inference_mode(), one_thread():
-            for row in pixels.split(self.batch_size):
-                chosen.append(self_features(self._normalized(row.to(self.device))))
-        return [torch.cat(parts).float().cpu() for parts in zip(*chosen, strict=True)]
+            rows = [self.net.features(self._normalized(row.to(self.device))) for row in pixels.split(self.batch_size)]
+        return [torch.cat(parts).cpu() for parts in zip(*rows, strict=True)]
 
     def _chosen(self, x: Tensor) -> Tensor:
         pooled = self.net.features(x)
