@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from osscl.errors import DataError, Occupied, UserError
-from osscl.stored import write_text
+from osscl.storage import write_text
 
 FORMAT = 1
 KEY = 16  # bytes

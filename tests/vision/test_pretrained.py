@@ -16,7 +16,7 @@ from osscl.vision.efficientnet import efficientnet_lite0
 from osscl.vision.preprocessing import VIEWS, Preprocessing, preprocessing_in, preprocessing_of
 from osscl.vision.pretrained import LITE0, LITE0_PIXELS, default_encoder, lite0_weights, load_encoder
 
-FIXTURE = json.loads((Path(__file__).parent / "fixtures" / "efficientnet_lite0.json").read_text())
+FIXTURE = json.loads((Path(__file__).parents[1] / "fixtures" / "efficientnet_lite0.json").read_text())
 SQUASHED = {"size": {"height": 32, "width": 32}, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
