@@ -1,0 +1,234 @@
+"""Whether an embedding belongs to a class met: a score, and what share of known images scores lower.
+
+The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022): how much nearer a row is to a class
+than to everything met, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from osscl.learn.embedded import (
+    SHRINKAGES,
+    Candidate,
+    ClassSums,
+    Head,
+    Spread,
+    candidates,
+    distances,
+    left_out_distances,
+    packed,
+    split_layers,
+    tried_rows,
+    unpacked,
+)
+from osscl.stream.randomness import seeded
+
+WITHIN, AROUND = 0.95, 0.9  # shrinkage of a class and of everything; a world shrunk far less hides kinds in no pile
+POOLING = 5.0  # rows that the average class weighs in the location of a class's scores
+SAME = 1e-4  # standard deviations within which two rows are taken for the same image
+FEW = 40  # scores below which the tail is that of Student's t
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything unlabelled, as sums, and two numbers an image by which an image of the pile is recognised.
+
+    Takes 2 d^2 bytes for each layer and 8 for each image.
+    """
+
+    count: int
+    means: tuple[Tensor, ...]  # (d,) for each layer
+    scatters: tuple[Tensor, ...]  # (d, d) about that mean
+    marks: Tensor  # (count, 2) float32, sorted by the first
+
+    def state(self) -> dict[str, Tensor]:
+        """As tensors to store."""
+        found = {"count": torch.tensor(self.count), "marks": self.marks}
+        for i, (mean, scatter) in enumerate(zip(self.means, self.scatters, strict=True)):
+            found[f"mean.{i}"], found[f"scatter.{i}"] = mean, packed(scatter)
+        return found
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> "World":
+        """What `state` stored."""
+        means = tuple(state[f"mean.{i}"] for i in range(sum(key.startswith("mean.") for key in state)))
+        scatters = tuple(unpacked(state[f"scatter.{i}"], len(mean)) for i, mean in enumerate(means))
+        return cls(int(state["count"]), means, scatters, state["marks"])
+
+
+def world_of(pile: Tensor, widths: Sequence[int], chunk: int = 4096) -> World:
+    """Sums of unlabelled rows (m, sum of widths), read in chunks; m may be 0."""
+    sums = [torch.zeros(d, dtype=torch.float64) for d in widths]
+    squares = [torch.zeros(d, d, dtype=torch.float64) for d in widths]
+    for rows in pile.split(chunk) if len(pile) else ():
+        for i, x in enumerate(split_layers(rows, widths)):
+            sums[i] += x.sum(0)
+            squares[i] += x.T @ x
+    m = max(len(pile), 1)
+    means = tuple((total / m).float() for total in sums)
+    scatters = tuple((q - m * torch.outer(t / m, t / m)).float() for q, t in zip(squares, sums, strict=True))
+    marks = torch.cat([marks_of(rows, widths) for rows in pile.split(chunk)]) if len(pile) else torch.zeros(0, 2)
+    return World(len(pile), means, scatters, marks[marks[:, 0].argsort()])
+
+
+def marks_of(rows: Tensor, widths: Sequence[int]) -> Tensor:
+    """Two fixed random projections of each row, (n, 2): the same image has the same ones up to rounding."""
+    direction = torch.randn(sum(widths), 2, generator=seeded(0, "marks"), dtype=torch.float64)
+    return (torch.cat(split_layers(rows, widths), 1) @ direction).float()
+
+
+def copies_in(world: World, marks: Tensor) -> Tensor:
+    """How often each image, by its marks (n, 2), is in the pile, (n,)."""
+    if world.count == 0:
+        return torch.zeros(len(marks), dtype=torch.float64)
+    near = SAME * world.marks.std(0, correction=0).clamp(min=SAME)
+    low = torch.searchsorted(world.marks[:, 0].contiguous(), (marks[:, 0] - near[0]).contiguous())
+    high = torch.searchsorted(world.marks[:, 0].contiguous(), (marks[:, 0] + near[0]).contiguous(), right=True)
+    found = torch.zeros(len(marks), dtype=torch.float64)
+    for i in (high > low).nonzero().squeeze(1).tolist():
+        beside = world.marks[int(low[i]) : int(high[i]), 1]
+        found[i] = ((beside - marks[i, 1]).abs() <= near[1]).sum()
+    return found
+
+
+@dataclass(frozen=True)
+class Everything:
+    """The Gaussian of all rows of one layer, labelled or not."""
+
+    middle: Tensor  # (d,)
+    spread: Spread
+    count: float
+
+
+def everything(sums: ClassSums, world: World, layer: int) -> Everything:
+    """Labels and pile together; each row weighs the same."""
+    counts, means = sums.counts, sums.means[layer].double()
+    labels, total = float(counts.sum()), float(counts.sum()) + world.count
+    pile = world.means[layer].double()
+    middle = ((counts[:, None] * means).sum(0) + world.count * pile) / total
+    off, away = means - middle, pile - middle
+    scatter = sums.scatters[layer].double() + world.scatters[layer].double()
+    scatter = scatter + off.T @ (counts[:, None] * off) + world.count * torch.outer(away, away)
+    return Everything(middle, Spread.of(scatter, max(labels + world.count - 1, 1.0)), total)
+
+
+def far_from_everything(rows: Tensor, all_rows: Everything, copies: Tensor) -> Tensor:
+    """Squared distances (n,) to the middle of everything, as if the row's own `copies` (n,) had not been there."""
+    off = (rows - all_rows.middle) @ all_rows.spread.vectors
+    plain = (off * off * all_rows.spread.weights(AROUND)).sum(1)
+    n = all_rows.count
+    others = (n - copies).clamp(min=1)
+    share = (1 - AROUND) / all_rows.spread.degrees * copies * n / others
+    return plain / (1 - share * plain).clamp(min=1e-3) * (n / others) ** 2
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Scores of labelled rows that were left out, class by class: plain numbers, one for each label."""
+
+    names: tuple[str, ...]
+    scores: Tensor  # (n,)
+    owners: Tensor  # (n,) index of names
+
+    def joined(self, other: "Calibration | None") -> "Calibration":
+        """With those of earlier steps."""
+        if other is None:
+            return self
+        names = tuple(dict.fromkeys(other.names + self.names))
+        mine = torch.tensor([names.index(n) for n in self.names], dtype=torch.long)[self.owners]
+        theirs = torch.tensor([names.index(n) for n in other.names], dtype=torch.long)[other.owners]
+        return Calibration(names, torch.cat((other.scores, self.scores)), torch.cat((theirs, mine)))
+
+    def locations(self, names: Sequence[str]) -> Tensor:
+        """Where the scores of each class lie, (k,), drawn towards the mean of all by POOLING rows."""
+        if not len(self.scores):
+            return torch.zeros(len(names), dtype=torch.float64)
+        middle, found = self.scores.mean(), []
+        for name in names:
+            own = self.scores[self.owners == self.names.index(name)] if name in self.names else self.scores[:0]
+            found.append((own.sum() + POOLING * middle) / (len(own) + POOLING))
+        return torch.stack(found)
+
+    def share_below(self, scores: Tensor, classes: Tensor, names: Sequence[str]) -> Tensor:
+        """Share of known rows that would score lower than `scores` (n,) of predicted `classes` (n,), in (0, 1)."""
+        if len(self.scores) < 2:
+            return torch.ones_like(scores)
+        rest = self.scores - self.locations(self.names)[self.owners]
+        off = scores - self.locations(names)[classes]
+        n = len(rest)
+        if n >= FEW:
+            below = torch.searchsorted(rest.sort().values, off.contiguous(), right=True)
+            return (below.double() + 0.5) / (n + 1)
+        from scipy.stats import t
+
+        width = float(rest.std().clamp(min=1e-9)) * (1 + 1 / n) ** 0.5
+        return torch.from_numpy(t.cdf(((off - rest.mean()) / width).numpy(), n - 1))
+
+    def state(self) -> dict[str, Tensor]:
+        """As tensors to store, without the names."""
+        return {"scores": self.scores, "owners": self.owners}
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """Tells rows of classes met from others."""
+
+    head: Head
+    world: World
+    layers: tuple[int, ...]
+    all_rows: tuple[Everything, ...]  # for each of the layers
+    calibration: Calibration
+
+    def scores(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Score (n,), higher is more like a class met, and the class (n,) that it is nearest to."""
+        sums = self.head.sums
+        x, copies = split_layers(rows, sums.widths), copies_in(self.world, marks_of(rows, sums.widths))
+        parts = []
+        for layer, all_rows in zip(self.layers, self.all_rows, strict=True):
+            near = distances(x[layer], sums.means[layer], self.head.spreads[layer], WITHIN)
+            parts.append(far_from_everything(x[layer], all_rows, copies)[:, None] - near)
+        best = torch.stack(parts).sum(0).max(1)
+        return best.values, best.indices
+
+    def known(self, rows: Tensor) -> Tensor:
+        """Of each row (n,): the share of known images that look less known than it, in (0, 1)."""
+        scores, classes = self.scores(rows)
+        return self.calibration.share_below(scores, classes, self.head.names)
+
+    def rejects(self, rows: Tensor, reject: float = 0.05) -> Tensor:
+        """Whether rows are called unknown, (n,): so are about `reject` of the known ones."""
+        return self.known(rows) < reject
+
+
+def fit_unknown(head: Head, world: World, rows: Tensor, targets: Tensor, before: Calibration | None = None) -> Unknown:
+    """Calibrated on the labelled rows of this step, each left out; earlier steps count by the scores that they left."""
+    layers = layers_for(head)
+    all_rows = tuple(everything(head.sums, world, layer) for layer in layers)
+    found = left_out_scores(head, layers, all_rows, rows, targets)
+    return Unknown(head, world, layers, all_rows, found.joined(before))
+
+
+def layers_for(head: Head) -> tuple[int, ...]:
+    """The layer that classifies best alone: by the loss on rows left out, of all steps."""
+    ways = candidates(len(head.sums.means))
+    if head.trials.rows == 0:
+        return (0,)
+    best = head.trials.loss.min(1).values
+    losses = [min(float(best[ways.index(Candidate((i,), s))]) for s in SHRINKAGES) for i in range(len(head.sums.means))]
+    return (losses.index(min(losses)),)
+
+
+def left_out_scores(
+    head: Head, layers: Sequence[int], all_rows: Sequence[Everything], rows: Tensor, targets: Tensor
+) -> Calibration:
+    """Scores of labelled rows as of rows that nobody has seen."""
+    sums, picked = head.sums, tried_rows(head.sums, targets)
+    x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
+    for layer, one in zip(layers, all_rows, strict=True):
+        near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], head.spreads[layer], WITHIN)
+        parts.append(far_from_everything(x[layer], one, torch.ones(len(y), dtype=torch.float64))[:, None] - near)
+    scores = torch.stack(parts).sum(0).amax(1)
+    return Calibration(sums.names, scores, y)
