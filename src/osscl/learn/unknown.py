@@ -24,7 +24,7 @@ from osscl.learn.embedded import (
     tried_rows,
     unpacked,
 )
-from osscl.stream.randomness import seeded
+from osscl.seeding import seeded
 
 WITHIN, AROUND = 0.95, 0.9  # shrinkage of a class and of everything; a world shrunk far less hides kinds in no pile
 POOLING = 5.0  # rows that the average class weighs in the location of a class's scores
