@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import osscl
-from osscl.agent.classifier import ContinualClassifier
-from osscl.agent.inputs import channel_statistics, check_step_input
-from osscl.agent.store import go_back, is_interrupted
+from osscl.agent import store
+from osscl.agent.classifier import ContinualClassifier, learner_from_entry
+from osscl.agent.inputs import channel_statistics, check_pixels
+from osscl.agent.store import is_interrupted
 from osscl.config import override
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError
@@ -56,6 +57,10 @@ def quick():
     """Enough to learn two digits in a few seconds."""
     changes = ["reference.epochs_first=4", "reference.epochs_later=2", "learner.min_updates=25"]
     return ContinualClassifier("ursl-plus", "demo", changes=changes, memory=20, augmentation="glyphs", device="cpu")
+
+
+def go_back(folder, name):
+    store.go_back(folder, name, lambda entry: learner_from_entry(entry, torch.device("cpu")))
 
 
 def load(folder):
@@ -122,11 +127,12 @@ def test_it_learns_forgets_little_and_detects_unknown_images(digits, steps):
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_method_learns_the_same_bits_as_on_its_own(name, steps):
     made = agent(name).fit(*steps[0]).update(*steps[1])
-    alone = METHODS[type(made.recipe.method)](made.recipe.method, made.setting, Runtime())
+    recipe = made.learner.recipe
+    alone = METHODS[type(recipe.method)](recipe.method, made.learner.setting, Runtime())
     known = []
     for t, step in enumerate(steps):
-        given = check_step_input(*step)
-        alone.learn(given.as_step(t, known, made.recipe.schedule.row_cap, torch.device("cpu")))
+        given = check_pixels(*step)
+        alone.learn(given.as_step(t, known, recipe.schedule.row_cap, torch.device("cpu")))
         known += given.classes
     found = made.predict(steps[0][0])
     assert torch.equal(found.probabilities, alone.predict(steps[0][0]).softmax(1).max(1).values)
@@ -147,7 +153,7 @@ def test_more_images_of_a_known_class_join_the_memory(method, steps, more_zeros)
     made = agent(method).fit(*steps[0])
     made.update(torch.cat((images, more_zeros[0])), [*labels, *more_zeros[1]], pile)
     assert made.class_names == ["one", "zero", "three", "two"] and made.history[-1].further == ("zero",)
-    kept = made.agent.memory.labeled
+    kept = made.learner.agent.memory.labeled
     assert kept.labels.bincount().tolist() == [5, 5, 5, 5]  # of 20
     pool = {row.numpy().tobytes() for row in torch.cat((steps[0][0][:6], more_zeros[0]))}
     assert {row.numpy().tobytes() for row in kept.images[kept.labels == 1]} <= pool
@@ -223,7 +229,7 @@ def test_the_known_scale_stays_at_a_step_without_a_new_class(steps, more_zeros):
     before = made.model.threshold
     for step in ((None, (), steps[1][2]), (*more_zeros, steps[0][2][:100])):
         made.update(*step)
-        assert made.agent.heads.likeness is not None and made.model.threshold == before
+        assert made.learner.agent.heads.likeness is not None and made.model.threshold == before
 
 
 def test_evaluation_counts_correct_and_known_images(steps):
@@ -262,8 +268,11 @@ def test_channel_statistics_cover_all_pixels():
 
 
 def test_a_config_is_sized_like_its_name():
-    assert ContinualClassifier(CONFIGURATIONS["ursl"], "demo").recipe == ContinualClassifier("ursl", "demo").recipe
-    changed = ContinualClassifier("ursl", "demo", changes=["learner.epochs=7"]).recipe.method
+    def scratch(method, **fields):
+        return ContinualClassifier(method, "demo", **fields).learner.recipe
+
+    assert scratch(CONFIGURATIONS["ursl"]) == scratch("ursl")
+    changed = scratch("ursl", changes=["learner.epochs=7"]).method
     assert changed.learner.epochs == 7 and changed.learner.net.backbone.startswith("small")
 
 

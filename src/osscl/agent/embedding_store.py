@@ -98,6 +98,10 @@ class EmbeddingStore:
                 self._read_new_records()
         return [self._index.find(key) for key in keys]
 
+    def key(self, row: int) -> bytes:
+        """The key of a row's picture."""
+        return self._index.key(row)
+
     def refresh(self) -> None:
         """Take in what other processes have added."""
         self._read_new_records()

@@ -24,10 +24,10 @@ AHEAD = 4  # pictures a worker may be ahead of the writer
 MOST_PLACES = 4096  # pictures whose copy waits to be written, so that memory is bounded
 NEW, WAITING = -1, -2  # in place of a row: a picture to be embedded, and one that is embedded and not yet written
 
-Progress = Callable[[int, int], None]  # told how many of how many pictures are done
+ReadProgress = Callable[[int, int], None]  # told how many of how many pictures are done
 
 
-def _quietly(done: int, of: int) -> None:
+def silent(done: int, of: int) -> None:
     pass
 
 
@@ -73,7 +73,7 @@ def embed_paths(
     paths: Sequence[Path],
     encoder: PretrainedEncoder,
     store: EmbeddingStore,
-    progress: Progress = _quietly,
+    progress: ReadProgress = silent,
     workers: int | None = None,
 ) -> Embedded:
     """Embed image files; content that the store has is not decoded again, whatever the file is called.
@@ -97,7 +97,7 @@ def embed_images(
     images: Tensor | Array | Sequence[Image.Image],
     encoder: PretrainedEncoder,
     store: EmbeddingStore,
-    progress: Progress = _quietly,
+    progress: ReadProgress = silent,
     workers: int | None = None,
 ) -> Embedded:
     """Embed images in memory: uint8 (n, channels, height, width) with one or three channels, or Pillow images."""
@@ -228,7 +228,7 @@ def _embed(
     source: Callable[[int], Source],
     encoder: PretrainedEncoder,
     store: EmbeddingStore,
-    progress: Progress,
+    progress: ReadProgress,
     workers: int | None,
     named: Callable[[int], str],
 ) -> Embedded:

@@ -12,10 +12,10 @@ from osscl.agent.embedding_store import Array, EmbeddingStore, KeyIndex
 from osscl.agent.embeddings import (
     Collector,
     Embedded,
-    Progress,
+    ReadProgress,
     Source,
     Work,
-    _quietly,
+    silent,
     file_key,
     require_own_store,
     work_on,
@@ -35,7 +35,7 @@ def embed_on_ray(
     paths: Sequence[Path],
     load: Callable[[], PretrainedEncoder],
     store: EmbeddingStore,
-    progress: Progress = _quietly,
+    progress: ReadProgress = silent,
     workers: int | None = None,
 ) -> Embedded:
     """Embed image files on the Ray cluster that this process is connected to.

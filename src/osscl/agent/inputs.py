@@ -1,10 +1,10 @@
 """The images and labels of one step, as a user provides them: validated, hashed, and turned into a `Step`."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -21,15 +21,40 @@ Images = Tensor | np.ndarray[Any, Any]
 LOWEST_STD = 1 / 255  # of a channel: all images may have one colour
 
 
+class StepInput(Protocol):
+    """What every kind of step has: labels of new and known classes, and unlabelled images."""
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    @property
+    def digests(self) -> tuple[int, ...]: ...  # one for each labelled image
+
+    @property
+    def unlabeled(self) -> Sized: ...
+
+    @property
+    def content(self) -> str: ...  # hash of all images and labels given
+
+    @property
+    def skipped(self) -> int: ...  # labelled images left out because they were learned before
+
+    def only(self, rows: Sequence[int]) -> Self: ...  # the same step with only these labelled images
+
+
 @dataclass(frozen=True)
-class StepInput:
-    """Labelled images of new and known classes, and unlabelled images."""
+class PixelStep:
+    """A step of images in memory, for a network trained from scratch."""
 
     images: Tensor  # (n, channels, size, size) uint8
     labels: tuple[str, ...]
     unlabeled: Tensor
-    content: str  # hash of all given pixels and labels
-    skipped: int = 0  # labelled images left out because they were learned before
+    content: str
+    digests: tuple[int, ...]
+    skipped: int = 0
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -41,10 +66,11 @@ class StepInput:
         mean, std = channel_statistics(self.images, self.unlabeled)
         return ImageFormat(self.images.shape[1], self.images.shape[2], mean, tuple(max(x, LOWEST_STD) for x in std))
 
-    def only(self, rows: Sequence[int]) -> "StepInput":
-        """The same step with only these labelled images."""
+    def only(self, rows: Sequence[int]) -> Self:
         labels = tuple(self.labels[row] for row in rows)
-        return replace(self, images=self.images[list(rows)], labels=labels, skipped=len(self.labels) - len(labels))
+        digests = tuple(self.digests[row] for row in rows)
+        skipped = len(self.labels) - len(rows)
+        return replace(self, images=self.images[list(rows)], labels=labels, digests=digests, skipped=skipped)
 
     def as_step(self, t: int, known: Sequence[str], row_cap: int | None, device: torch.device) -> Step:
         """The step a method learns from; class ids index the known classes followed by the new ones."""
@@ -58,30 +84,29 @@ class StepInput:
 
 @dataclass(frozen=True)
 class LearnedImages:
-    """A hash of the pixels of every labelled image learned, and its class id. The images themselves are not kept."""
+    """A hash of every labelled image learned, and its class id. The images themselves are not kept."""
 
     digests: Tensor  # (n,) int64
     classes: Tensor  # (n,) int64
 
-    def classes_of(self, images: Images) -> list[int | None]:
+    def classes_of(self, digests: Sequence[int]) -> list[int | None]:
         """The class each image was learned as; None for an image that was not learned."""
-        rows = as_tensor(images).cpu().contiguous()
-        require_images(rows, rows[:0])
         learned = dict(zip(self.digests.tolist(), self.classes.tolist(), strict=True))
-        return [learned.get(digest) for digest in pixel_digests(rows)]
+        return [learned.get(digest) for digest in digests]
 
     def with_more(self, given: StepInput, class_names: Sequence[str]) -> "LearnedImages":
-        more = torch.tensor(pixel_digests(given.images), dtype=torch.long)
-        ids = class_ids(given.labels, class_names)
+        more, ids = torch.tensor(given.digests, dtype=torch.long), class_ids(given.labels, class_names)
         return LearnedImages(torch.cat((self.digests, more)), torch.cat((self.classes, ids)))
 
 
 NO_IMAGES = LearnedImages(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long))
 
 
-def pixel_digests(images: Tensor) -> list[int]:
+def pixel_digests(images: Images) -> tuple[int, ...]:
     """A 64-bit hash of each image's pixels."""
-    return [int.from_bytes(blake2b(row.numpy().data, digest_size=8).digest(), signed=True) for row in images]
+    rows = as_tensor(images).cpu().contiguous()
+    require_images(rows, rows[:0])
+    return tuple(int.from_bytes(blake2b(row.numpy().data, digest_size=8).digest(), signed=True) for row in rows)
 
 
 def class_ids(labels: Sequence[str], class_names: Sequence[str]) -> Tensor:
@@ -90,7 +115,7 @@ def class_ids(labels: Sequence[str], class_names: Sequence[str]) -> Tensor:
     return torch.tensor([index[name] for name in labels], dtype=torch.long)
 
 
-def check_step_input(images: Images | None, labels: Sequence[Any], unlabeled: Images | None) -> StepInput:
+def check_pixels(images: Images | None, labels: Sequence[Any], unlabeled: Images | None) -> PixelStep:
     """Validate what a user provides for one step."""
     others = None if unlabeled is None or not len(unlabeled) else as_tensor(unlabeled).cpu().contiguous()
     if images is None or not len(images):
@@ -102,12 +127,18 @@ def check_step_input(images: Images | None, labels: Sequence[Any], unlabeled: Im
     others = rows[:0] if others is None else others
     require_images(rows, others)
     names = as_class_names(labels)
-    if len(names) != len(rows):
-        raise DataError(f"expected one label per image, got {len(names)} labels for {len(rows)} images")
-    if (pair := conflicting_pair(rows, names)) is not None:
+    digests = pixel_digests(rows)
+    require_consistent(digests, names)
+    return PixelStep(rows, names, others, _content_hash(rows, others, names), digests)
+
+
+def require_consistent(digests: Sequence[int], names: Sequence[str]) -> None:
+    """One label per image, and no image with two labels."""
+    if len(names) != len(digests):
+        raise DataError(f"expected one label per image, got {len(names)} labels for {len(digests)} images")
+    if (pair := conflicting_pair(digests, names)) is not None:
         one, other = pair
         raise DataError(f"images {one} and {other} are identical but labelled {names[one]!r} and {names[other]!r}")
-    return StepInput(rows, names, others, _content_hash(rows, others, names))
 
 
 def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) -> None:
@@ -144,10 +175,10 @@ def require_images(rows: Tensor, others: Tensor) -> None:
         raise DataError(f"unlabelled images must be uint8 (n, {wanted}) like the labelled ones, got {got}")
 
 
-def conflicting_pair(images: Tensor, labels: Sequence[str]) -> tuple[int, int] | None:
-    """Two rows with the same pixels and different labels, if there are any."""
+def conflicting_pair(digests: Sequence[int], labels: Sequence[str]) -> tuple[int, int] | None:
+    """Two rows with the same image and different labels, if there are any."""
     first: dict[int, int] = {}
-    for row, digest in enumerate(pixel_digests(images)):
+    for row, digest in enumerate(digests):
         before = first.setdefault(digest, row)
         if labels[before] != labels[row]:
             return before, row

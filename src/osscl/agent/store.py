@@ -3,9 +3,10 @@
 import itertools
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,32 @@ from osscl.agent.inputs import StepInput
 from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
-from osscl.methods.base import Runtime, StepReport
 from osscl.runs.checkpoint import occupied, set_aside
-from osscl.runs.model import agent_of, read_entry
+from osscl.runs.model import read_entry
 from osscl.storage import SUFFIX, aside, read_state
 
 FORMAT = 2  # of an agent's files; those of osscl 0.1.0 have no number
+
+
+@dataclass(frozen=True)
+class HeadChoice:
+    """The head chosen by leaving out labelled images, with its accuracy and that of the two baselines, in percent."""
+
+    head: str
+    tried: int  # images left out
+    agent: float
+    class_means: float
+    discriminants: float
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What a learner reports of a step."""
+
+    unlabeled: int
+    let_in: int | None  # unlabelled images that look known; None if the learner does not say
+    seconds: float
+    choice: HeadChoice | None = None
 
 
 @dataclass(frozen=True)
@@ -39,24 +60,36 @@ class LearnedStep:
     osscl: str = __version__
     further: tuple[str, ...] = ()  # known classes that got more images
     repeated: int = 0  # labelled images skipped because they were learned before
+    choice: HeadChoice | None = None  # with a pretrained encoder
+    edit: str = ""  # a change that learned nothing, such as "renamed cat to tiger"
 
 
-def summarize_step(
-    given: StepInput, known: Sequence[str], unlabeled: int, report: StepReport, device: torch.device
-) -> LearnedStep:
+def summarize_step(given: StepInput, known: Sequence[str], outcome: StepOutcome, device: torch.device) -> LearnedStep:
     """The history row of a step learned by an agent that knew the classes `known`."""
     return LearnedStep(
         classes=tuple(name for name in given.classes if name not in known),
         further=tuple(name for name in given.classes if name in known),
-        labeled=len(given.images),
+        labeled=len(given.labels),
         repeated=given.skipped,
-        unlabeled=unlabeled,
-        let_in=None if report.gate is None or not unlabeled else int(report.gate.passed.sum()),
-        seconds=round(sum(phase.seconds for phase in report.phases), 2),
+        unlabeled=outcome.unlabeled,
+        let_in=outcome.let_in,
+        seconds=round(outcome.seconds, 2),
         content=given.content,
-        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        date=_now(),
         device=device_name(device),
+        choice=outcome.choice,
     )
+
+
+def summarize_edit(edit: str, before: Sequence[LearnedStep], device: torch.device) -> LearnedStep:
+    """The history row of a change that learned nothing, such as a renamed class."""
+    previous = before[-1].content if before else ""
+    content = blake2b(f"{previous} {len(before)} {edit}".encode(), digest_size=16).hexdigest()
+    return LearnedStep((), 0, 0, None, 0.0, content, _now(), device_name(device), edit=edit)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def model_file(folder: Path) -> Path:
@@ -123,27 +156,23 @@ def require_agent(entry: Any, file: Path) -> dict[str, Any]:
     return dict(entry)
 
 
-def go_back(folder: Path, name: str) -> None:
+def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]], Any]) -> None:
     """Restore an earlier model; the newest one is kept under its number."""
     earlier = earlier_models(folder)
     name = name.removesuffix(SUFFIX)
     if name not in earlier:
         raise unknown("model", name, earlier or ("none yet",))
     with occupied(folder):
-        _require_loadable(read_entry(folder, name), earlier[name])
+        try:
+            require_loadable(require_agent(read_entry(folder, name), earlier[name]))
+        except OTHER_VERSION as error:
+            raise DataError(f"{earlier[name]} was saved by another version ({type(error).__name__}: {error})") from None
         now = read_state(model_file(folder), tensors=False)
         if now is not None:
             keep_earlier(folder, contents_of(require_agent(now, model_file(folder))))
         elif model_file(folder).is_file():
             set_aside(model_file(folder), "damaged")
         _copy(earlier[name], model_file(folder))
-
-
-def _require_loadable(entry: dict[str, Any], file: Path) -> None:
-    try:
-        agent_of(require_agent(entry, file), Runtime())
-    except OTHER_VERSION as error:
-        raise DataError(f"{file} was saved by another version ({type(error).__name__}: {error})") from None
 
 
 def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[str, Any] | None:

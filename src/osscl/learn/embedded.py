@@ -11,6 +11,7 @@ trained on a far larger set, the learner is the identity, and only the head is l
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -81,6 +82,25 @@ class ClassSums:
         share = degrees / self.degrees if self.degrees > 0 else 0.0
         means, scatters = tuple(m[left] for m in self.means), tuple(s * share for s in self.scatters)
         return ClassSums(tuple(self.names[i] for i in left), self.counts[left], means, scatters, degrees)
+
+    def without_row(self, row: Tensor, name: str) -> "ClassSums":
+        """The sums without one row (sum of widths,) of a class; a class whose only row it is goes with it."""
+        place = self.names.index(name)
+        n = float(self.counts[place])
+        if n <= 1:
+            left = [i for i in range(len(self.names)) if i != place]
+            names, others = tuple(self.names[i] for i in left), tuple(mean[left] for mean in self.means)
+            return replace(self, names=names, counts=self.counts[left], means=others)
+        means, scatters = [], []
+        for x, mean, scatter in zip(split_layers(row[None], self.widths), self.means, self.scatters, strict=True):
+            off = x[0] - mean[place].double()
+            moved = mean.clone()
+            moved[place] = (mean[place].double() - off / (n - 1)).float()
+            means.append(moved)
+            scatters.append((scatter.double() - n / (n - 1) * torch.outer(off, off)).float())
+        counts = self.counts.clone()
+        counts[place] -= 1
+        return ClassSums(self.names, counts, tuple(means), tuple(scatters), max(self.degrees - 1, 0.0))
 
     def renamed(self, old: str, new: str) -> "ClassSums":
         """The same class under another name; a name that exists is refused (see `merged`)."""
@@ -200,6 +220,22 @@ class Spread:
         return 1 / ((1 - shrinkage) * self.values / degrees + shrinkage * level + floor)
 
 
+class LazySpreads(Sequence[Spread]):
+    """The spreads of all layers, each decomposed when it is first used: that takes a second a layer."""
+
+    def __init__(self, sums: ClassSums) -> None:
+        self.sums = sums
+        self.found: dict[int, Spread] = {}
+
+    def __len__(self) -> int:
+        return len(self.sums.scatters)
+
+    def __getitem__(self, layer: Any) -> Any:
+        if layer not in self.found:
+            self.found[layer] = Spread.of(self.sums.scatters[layer], self.sums.degrees)
+        return self.found[layer]
+
+
 def distances(rows: Tensor, means: Tensor, spread: Spread, shrinkage: float) -> Tensor:
     """Squared Mahalanobis distances (n, k) of rows (n, d) to means (k, d)."""
     scale = spread.weights(shrinkage).sqrt()
@@ -268,7 +304,7 @@ class Head:
     """A classifier of embeddings, and how it was chosen. `names[j]` is column j."""
 
     sums: ClassSums
-    spreads: tuple[Spread, ...]
+    spreads: Sequence[Spread]
     chosen: Candidate
     temperature: float
     trials: Trials

@@ -4,7 +4,7 @@ The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022):
 than to everything met, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,6 +44,20 @@ class World:
     scatters: tuple[Tensor, ...]  # (d, d) about that mean
     marks: Tensor  # (count, 2) float32, sorted by the first
 
+    def joined(self, other: "World") -> "World":
+        """Sums over both piles."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        total = self.count + other.count
+        means, scatters = [], []
+        for i, (a, b) in enumerate(zip(self.means, other.means, strict=True)):
+            apart = (a - b).double()
+            means.append(((self.count * a.double() + other.count * b.double()) / total).float())
+            between = self.count * other.count / total * torch.outer(apart, apart)
+            scatters.append((self.scatters[i].double() + other.scatters[i].double() + between).float())
+        marks = torch.cat((self.marks, other.marks))
+        return World(total, tuple(means), tuple(scatters), marks[marks[:, 0].argsort()])
+
     def state(self) -> dict[str, Tensor]:
         """As tensors to store."""
         found = {"count": torch.tensor(self.count), "marks": self.marks}
@@ -59,19 +73,21 @@ class World:
         return cls(int(state["count"]), means, scatters, state["marks"])
 
 
-def world_of(pile: Tensor, widths: Sequence[int], chunk: int = 4096) -> World:
-    """Sums of unlabelled rows (m, sum of widths), read in chunks; m may be 0."""
+def world_of(pile: Iterable[Tensor], widths: Sequence[int]) -> World:
+    """Sums of unlabelled rows, given in chunks (m, sum of widths); there may be none."""
     sums = [torch.zeros(d, dtype=torch.float64) for d in widths]
     squares = [torch.zeros(d, d, dtype=torch.float64) for d in widths]
-    for rows in pile.split(chunk) if len(pile) else ():
+    marks = [torch.zeros(0, 2)]
+    for rows in pile:
+        marks.append(marks_of(rows, widths))
         for i, x in enumerate(split_layers(rows, widths)):
             sums[i] += x.sum(0)
             squares[i] += x.T @ x
-    m = max(len(pile), 1)
+    every = torch.cat(marks)
+    m = max(len(every), 1)
     means = tuple((total / m).float() for total in sums)
     scatters = tuple((q - m * torch.outer(t / m, t / m)).float() for q, t in zip(squares, sums, strict=True))
-    marks = torch.cat([marks_of(rows, widths) for rows in pile.split(chunk)]) if len(pile) else torch.zeros(0, 2)
-    return World(len(pile), means, scatters, marks[marks[:, 0].argsort()])
+    return World(len(every), means, scatters, every[every[:, 0].argsort()])
 
 
 def marks_of(rows: Tensor, widths: Sequence[int]) -> Tensor:

@@ -27,16 +27,25 @@ NOT_CONTENT = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", 
 
 def hub_encoder(model: str, device: torch.device) -> FrozenEncoder:
     """A model of the hub, downloaded once into Hugging Face's own cache."""
+    return folder_encoder(_downloaded(model), device, name=model)
+
+
+def model_files(name: str) -> list[Path]:
+    """The files of a model in a folder, or of one on the hub."""
+    folder = Path(name) if Path(name).is_dir() else _downloaded(name)
+    return sorted({file for pattern in FILES for file in folder.glob(pattern)})
+
+
+def _downloaded(model: str) -> Path:
     _transformers()
     import huggingface_hub
 
     try:
-        folder = huggingface_hub.snapshot_download(model, allow_patterns=list(FILES))
+        return Path(huggingface_hub.snapshot_download(model, allow_patterns=list(FILES)))
     except Exception as error:  # no network, no such model, no access: of many types
         raise UserError(
             f"cannot get {model!r} from the Hugging Face hub ({_first_line(error)}); a folder with the model works too"
         ) from None
-    return folder_encoder(Path(folder), device, name=model)
 
 
 def folder_encoder(folder: Path, device: torch.device, name: str | None = None) -> FrozenEncoder:

