@@ -27,6 +27,7 @@ from osscl.learn.embedded import (
 from osscl.seeding import seeded
 
 WITHIN, AROUND = 0.95, 0.9  # shrinkage of a class and of everything; a world shrunk far less hides kinds in no pile
+CLOSE = 0.05  # mean loss by which a layer may classify worse than the best one and still have a say
 POOLING = 5.0  # rows that the average class weighs in the location of a class's scores
 SAME = 1e-4  # standard deviations within which two rows are taken for the same image
 FEW = 40  # scores below which the tail is that of Student's t
@@ -143,10 +144,14 @@ def far_from_everything(rows: Tensor, all_rows: Everything, copies: Tensor) -> T
 
 @dataclass(frozen=True)
 class Calibration:
-    """Scores of labelled rows that were left out, class by class: plain numbers, one for each label."""
+    """Scores of labelled rows that were left out, for their own class and in every layer: plain numbers, no images.
+
+    They are stored less the score that is expected of the class, since that changes with every class that is added.
+    Takes 8 bytes for each label and layer. All layers are kept since a later step may use others.
+    """
 
     names: tuple[str, ...]
-    scores: Tensor  # (n,)
+    parts: Tensor  # (n, layers)
     owners: Tensor  # (n,) index of names
 
     def joined(self, other: "Calibration | None") -> "Calibration":
@@ -156,7 +161,31 @@ class Calibration:
         names = tuple(dict.fromkeys(other.names + self.names))
         mine = torch.tensor([names.index(n) for n in self.names], dtype=torch.long)[self.owners]
         theirs = torch.tensor([names.index(n) for n in other.names], dtype=torch.long)[other.owners]
-        return Calibration(names, torch.cat((other.scores, self.scores)), torch.cat((theirs, mine)))
+        return Calibration(names, torch.cat((other.parts, self.parts)), torch.cat((theirs, mine)))
+
+    def without(self, name: str) -> "Calibration":
+        """Forget the scores of a class."""
+        kept = self.owners != (self.names.index(name) if name in self.names else -1)
+        return Calibration(self.names, self.parts[kept], self.owners[kept])
+
+    def renamed(self, old: str, new: str) -> "Calibration":
+        """Scores of a class under another name, which may be that of a class it is merged into."""
+        names = tuple(new if name == old else name for name in self.names)
+        unique = tuple(dict.fromkeys(names))
+        return Calibration(unique, self.parts, torch.tensor([unique.index(n) for n in names])[self.owners])
+
+    def state(self) -> dict[str, Tensor]:
+        """As tensors to store, without the names."""
+        return {"parts": self.parts, "owners": self.owners}
+
+
+@dataclass(frozen=True)
+class KnownScores:
+    """What known rows score with the layers in use, and which class each is of."""
+
+    names: tuple[str, ...]
+    scores: Tensor  # (n,)
+    owners: Tensor  # (n,)
 
     def locations(self, names: Sequence[str]) -> Tensor:
         """Where the scores of each class lie, (k,), drawn towards the mean of all by POOLING rows."""
@@ -183,10 +212,6 @@ class Calibration:
         width = float(rest.std().clamp(min=1e-9)) * (1 + 1 / n) ** 0.5
         return torch.from_numpy(t.cdf(((off - rest.mean()) / width).numpy(), n - 1))
 
-    def state(self) -> dict[str, Tensor]:
-        """As tensors to store, without the names."""
-        return {"scores": self.scores, "owners": self.owners}
-
 
 @dataclass(frozen=True)
 class Unknown:
@@ -196,6 +221,7 @@ class Unknown:
     world: World
     layers: tuple[int, ...]
     all_rows: tuple[Everything, ...]  # for each of the layers
+    expected: Tensor  # (k,) score of a typical row of each class, summed over the layers
     calibration: Calibration
 
     def scores(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -212,7 +238,12 @@ class Unknown:
     def known(self, rows: Tensor) -> Tensor:
         """Of each row (n,): the share of known images that look less known than it, in (0, 1)."""
         scores, classes = self.scores(rows)
-        return self.calibration.share_below(scores, classes, self.head.names)
+        return self.known_scores().share_below(scores - self.expected[classes], classes, self.head.names)
+
+    def known_scores(self) -> KnownScores:
+        """Of the labelled rows of all steps, with the layers in use, less what is expected of their classes."""
+        kept = self.calibration
+        return KnownScores(kept.names, kept.parts[:, list(self.layers)].sum(1), kept.owners)
 
     def rejects(self, rows: Tensor, reject: float = 0.05) -> Tensor:
         """Whether rows are called unknown, (n,): so are about `reject` of the known ones."""
@@ -221,30 +252,42 @@ class Unknown:
 
 def fit_unknown(head: Head, world: World, rows: Tensor, targets: Tensor, before: Calibration | None = None) -> Unknown:
     """Calibrated on the labelled rows of this step, each left out; earlier steps count by the scores that they left."""
+    each = tuple(everything(head.sums, world, layer) for layer in range(len(head.sums.means)))
+    expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
+    found = left_out_scores(head, each, rows, targets)
+    found = Calibration(found.names, found.parts - expected[found.owners], found.owners).joined(before)
     layers = layers_for(head)
-    all_rows = tuple(everything(head.sums, world, layer) for layer in layers)
-    found = left_out_scores(head, layers, all_rows, rows, targets)
-    return Unknown(head, world, layers, all_rows, found.joined(before))
+    return Unknown(head, world, layers, tuple(each[i] for i in layers), expected[:, list(layers)].sum(1), found)
+
+
+def expected_scores(head: Head, all_rows: Everything, layer: int) -> Tensor:
+    """The score that a row of each class has on average by the two Gaussians, (k,)."""
+    sums, within, around = head.sums, head.spreads[layer], all_rows.spread
+    means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
+    variances = within.values / max(within.degrees, 1.0)
+    turned = (around.vectors.T @ within.vectors).square() @ variances  # the class's variances along the other's axes
+    spread_around = (turned * around.weights(AROUND)).sum()
+    spread_within = (variances * within.weights(WITHIN)).sum() * (1 + 1 / sums.counts)
+    return far_from_everything(means, all_rows, none) + spread_around - spread_within
 
 
 def layers_for(head: Head) -> tuple[int, ...]:
-    """The layer that classifies best alone: by the loss on rows left out, of all steps."""
+    """The layers that classify well alone: by the loss on rows left out, of all steps."""
     ways = candidates(len(head.sums.means))
     if head.trials.rows == 0:
         return (0,)
-    best = head.trials.loss.min(1).values
+    best = head.trials.loss.min(1).values / head.trials.rows
     losses = [min(float(best[ways.index(Candidate((i,), s))]) for s in SHRINKAGES) for i in range(len(head.sums.means))]
-    return (losses.index(min(losses)),)
+    return tuple(i for i, loss in enumerate(losses) if loss <= min(losses) + CLOSE)
 
 
-def left_out_scores(
-    head: Head, layers: Sequence[int], all_rows: Sequence[Everything], rows: Tensor, targets: Tensor
-) -> Calibration:
-    """Scores of labelled rows as of rows that nobody has seen."""
+def left_out_scores(head: Head, each: Sequence[Everything], rows: Tensor, targets: Tensor) -> Calibration:
+    """Scores of labelled rows for their own class, as of rows that nobody has seen."""
     sums, picked = head.sums, tried_rows(head.sums, targets)
     x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
-    for layer, one in zip(layers, all_rows, strict=True):
+    once = torch.ones(len(y), dtype=torch.float64)
+    for layer, all_rows in enumerate(each):
         near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], head.spreads[layer], WITHIN)
-        parts.append(far_from_everything(x[layer], one, torch.ones(len(y), dtype=torch.float64))[:, None] - near)
-    scores = torch.stack(parts).sum(0).amax(1)
-    return Calibration(sums.names, scores, y)
+        own = near.gather(1, y[:, None]).squeeze(1)
+        parts.append(far_from_everything(x[layer], all_rows, once) - own)
+    return Calibration(sums.names, torch.stack(parts, 1), y)
