@@ -29,7 +29,7 @@ from osscl.agent.store import (
 )
 from osscl.config import plain
 from osscl.device import pick_device
-from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, unknown
+from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError
 from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
 from osscl.runs.evaluate import refuse_divergent_loss

@@ -15,9 +15,9 @@ from osscl.agent.embeddings import (
     ReadProgress,
     Source,
     Work,
-    silent,
     file_key,
     require_own_store,
+    silent,
     work_on,
 )
 from osscl.data.pictures import decode_photo, hearing_warnings, read_content

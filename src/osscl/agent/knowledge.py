@@ -21,7 +21,7 @@ from osscl.learn.embedded import (
     fit_head,
     summarise,
 )
-from osscl.learn.unknown import Calibration, Unknown, World, everything, fit_unknown, layers_for
+from osscl.learn.unknown import Calibration, Unknown, World, fit_unknown, unknown_from
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,21 @@ class Knowledge:
 
     @cached_property
     def unknown(self) -> Unknown:
-        layers = layers_for(self.head)
-        around = tuple(everything(self.sums, self.world, layer) for layer in layers)
-        return Unknown(self.head, self.world, layers, around, self.calibration)
+        return unknown_from(self.head, self.world, self.calibration)
 
     def renamed(self, old: str, new: str) -> "Knowledge":
-        return self._edited(self.sums.renamed(old, new), lambda name: new if name == old else name)
+        scores = self.calibration.renamed(old, new)
+        return self._edited(self.sums.renamed(old, new), scores, lambda name: new if name == old else name)
 
     def merged(self, gone: str, into: str) -> "Knowledge":
         """All rows of `gone` as if they had been labelled `into`."""
-        return self._edited(self.sums.merged(gone, into), lambda name: into if name == gone else name)
+        scores = self.calibration.renamed(gone, into)
+        return self._edited(self.sums.merged(gone, into), scores, lambda name: into if name == gone else name)
 
     def removed(self, gone: str) -> "Knowledge":
         """Without a class, its rows in memory and its calibration scores."""
-        return self._edited(self.sums.without(gone), lambda name: None if name == gone else name)
+        scores = self.calibration.without(gone)
+        return self._edited(self.sums.without(gone), scores, lambda name: None if name == gone else name)
 
     def relabeled(self, row: Tensor, old: str, new: str | None) -> "Knowledge":
         """Take a labelled row (width,) out of one class, and into another one unless `new` is None."""
@@ -73,17 +74,17 @@ class Knowledge:
         left = [i for i, label in enumerate(labels) if label is not None]
         kept_labels = tuple(label for label in labels if label is not None)
         edited = replace(self, kept=self.kept[left], kept_labels=kept_labels)
-        return edited._edited(sums, lambda name: name if name in sums.names else None)
+        scores = self.calibration if old in sums.names else self.calibration.without(old)
+        return edited._edited(sums, scores, lambda name: name if name in sums.names else None)
 
     def _memory(self) -> Iterable[tuple[Tensor, str]]:
         return zip(self.kept, self.kept_labels, strict=True)
 
-    def _edited(self, sums: ClassSums, rename: Callable[[str], str | None]) -> "Knowledge":
-        """The same with other sums; names are replaced, and rows whose name becomes None are dropped."""
+    def _edited(self, sums: ClassSums, calibration: Calibration, rename: Callable[[str], str | None]) -> "Knowledge":
+        """The same with other sums and scores; rows in memory are renamed, and dropped if their name becomes None."""
         names = [rename(name) for name in self.kept_labels]
         left = [i for i, name in enumerate(names) if name is not None]
         kept, labels = self.kept[left], tuple(name for name in names if name is not None)
-        calibration = _renamed_scores(self.calibration, rename)
         return _refitted(sums, self.world, kept, labels, (kept, labels), self.trials, calibration)
 
     def state(self) -> dict[str, Any]:
@@ -105,7 +106,7 @@ class Knowledge:
             ClassSums.from_state(state["names"], state["sums"]),
             World.from_state(state["world"]),
             Trials.from_state(state["trials"]),
-            Calibration(tuple(scores["names"]), scores["scores"], scores["owners"]),
+            Calibration(tuple(scores["names"]), scores["parts"], scores["owners"]),
             state["kept"],
             tuple(state["kept_labels"]),
         )
@@ -168,11 +169,3 @@ def _balanced(labels: Sequence[str], memory: int) -> list[int]:
         seen[label] = ranks[-1] + 1
     order = sorted(range(len(labels)), key=lambda i: (ranks[i], i))
     return sorted(order[:memory])
-
-
-def _renamed_scores(scores: Calibration, rename: Callable[[str], str | None]) -> Calibration:
-    renamed = [rename(name) for name in scores.names]
-    names = tuple(dict.fromkeys(name for name in renamed if name is not None))
-    index = torch.tensor([-1 if name is None else names.index(name) for name in renamed], dtype=torch.long)
-    owners = index[scores.owners]
-    return Calibration(names, scores.scores[owners >= 0], owners[owners >= 0])

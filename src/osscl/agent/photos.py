@@ -25,7 +25,7 @@ from osscl.device import prepare
 from osscl.errors import DataError, UserError, unknown
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, candidates
 from osscl.learn.grouping import comparable
-from osscl.learn.unknown import world_of
+from osscl.learn.unknown import summarise_pile
 from osscl.runs.model import Prediction
 from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder, one_thread
 
@@ -156,7 +156,7 @@ class PhotoLearner:
         first = _first_of_each(given.unlabeled_digests)
         fresh = first & ~torch.isin(given.unlabeled_digests, self.pile_digests)
         with one_thread():  # for the same bits on any number of cores
-            pile = world_of((part[mask] for part, mask in _pile_rows(given, fresh)), self.encoder.widths)
+            pile = summarise_pile((part[mask] for part, mask in _pile_rows(given, fresh)), self.encoder.widths)
             memory, widths = self.settings.memory, self.encoder.widths
             self.knowledge = learn_rows(self.knowledge, given.rows, given.labels, pile, widths, memory)
             self.pile_digests = torch.cat((self.pile_digests, given.unlabeled_digests[fresh])).sort().values

@@ -74,7 +74,7 @@ class World:
         return cls(int(state["count"]), means, scatters, state["marks"])
 
 
-def world_of(pile: Iterable[Tensor], widths: Sequence[int]) -> World:
+def summarise_pile(pile: Iterable[Tensor], widths: Sequence[int]) -> World:
     """Sums of unlabelled rows, given in chunks (m, sum of widths); there may be none."""
     sums = [torch.zeros(d, dtype=torch.float64) for d in widths]
     squares = [torch.zeros(d, d, dtype=torch.float64) for d in widths]
@@ -258,6 +258,14 @@ def fit_unknown(head: Head, world: World, rows: Tensor, targets: Tensor, before:
     found = Calibration(found.names, found.parts - expected[found.owners], found.owners).joined(before)
     layers = layers_for(head)
     return Unknown(head, world, layers, tuple(each[i] for i in layers), expected[:, list(layers)].sum(1), found)
+
+
+def unknown_from(head: Head, world: World, calibration: Calibration) -> Unknown:
+    """As `fit_unknown` with a calibration that was stored."""
+    layers = layers_for(head)
+    each = tuple(everything(head.sums, world, layer) for layer in layers)
+    expected = torch.stack([expected_scores(head, one, i) for i, one in zip(layers, each, strict=True)], 1)
+    return Unknown(head, world, layers, each, expected.sum(1), calibration)
 
 
 def expected_scores(head: Head, all_rows: Everything, layer: int) -> Tensor:

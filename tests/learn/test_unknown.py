@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from osscl.learn.embedded import fit_head, summarise
-from osscl.learn.unknown import Calibration, Unknown, World, copies_in, fit_unknown, marks_of, world_of
+from osscl.learn.unknown import Calibration, Unknown, World, copies_in, fit_unknown, marks_of, summarise_pile
 
 WIDTHS = (48,)
 KINDS = torch.randn(10, 48, generator=torch.Generator().manual_seed(3))
@@ -24,7 +24,7 @@ def fitted(labels: int = 15, pile: Tensor | None = None, seed: int = 0) -> Unkno
     y = kinds(0, 4, labels)
     x = drawn(y, seed)
     head = fit_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
-    return fit_unknown(head, world_of(torch.zeros(0, 48) if pile is None else pile, WIDTHS), x, y)
+    return fit_unknown(head, summarise_pile([] if pile is None else [pile], WIDTHS), x, y)
 
 
 def test_about_the_share_asked_for_is_rejected():
@@ -54,7 +54,7 @@ def test_rows_of_the_pile_score_like_rows_outside_it():
 
 def test_an_image_of_the_pile_is_recognised_up_to_rounding_and_counted():
     pile = drawn(kinds(0, 8, 10), 1)
-    world = world_of(torch.cat((pile, pile[:1])), WIDTHS)
+    world = summarise_pile([pile, pile[:1]], WIDTHS)
     again = pile * (1 + 1e-7 * torch.randn(pile.shape, generator=torch.Generator().manual_seed(0)))
     assert copies_in(world, marks_of(again, WIDTHS)).tolist() == [2.0] + [1.0] * 79
     assert not copies_in(world, marks_of(drawn(kinds(0, 8, 10), 2), WIDTHS)).any()
@@ -69,7 +69,7 @@ def test_kinds_never_met_look_less_known():
 
 def in_two_steps(seed: int) -> Unknown:
     y = kinds(0, 4, 15)
-    x, pile = drawn(y, seed), world_of(drawn(kinds(0, 8, 10), 1), WIDTHS)
+    x, pile = drawn(y, seed), summarise_pile([drawn(kinds(0, 8, 10), 1)], WIDTHS)
     one = summarise(x[:30], y[:30], ["0", "1"], WIDTHS)
     first = fit_head(one, x[:30], y[:30])
     before = fit_unknown(first, pile, x[:30], y[:30]).calibration
@@ -96,7 +96,7 @@ def test_piles_smaller_than_the_embedding(rows: int):
 def test_one_class_of_one_image_rejects_nothing():
     x, y = drawn(torch.zeros(1, dtype=torch.long), 0), torch.zeros(1, dtype=torch.long)
     head = fit_head(summarise(x, y, ["0"], WIDTHS), x, y)
-    model = fit_unknown(head, world_of(x[:0], WIDTHS), x, y)
+    model = fit_unknown(head, summarise_pile([], WIDTHS), x, y)
     assert not model.rejects(drawn(kinds(0, 10, 2), 5)).any()
 
 
