@@ -19,6 +19,7 @@ ZOOM = 0.8  # share of each side that the close views keep
 CONVNEXT_CROPS_BELOW = 384  # from this size on ConvNeXt's processor squashes instead of cropping
 
 # `views=k` means the first k: the share of each side that is kept (None: all of it, letterboxed), and whether flipped.
+# Another scale comes before the mirror image, which networks trained with flips hardly tell from the picture.
 VIEWS = ((1.0, False), (ZOOM, False), (1.0, True), (ZOOM, True), (None, False), (None, True))
 
 
@@ -45,9 +46,9 @@ class Preprocessing:
         rows = []
         for share, flipped in VIEWS[:views]:
             view = made.get(share) or made.setdefault(share, self._view(picture, share))
-            row = torch.from_numpy(np.array(view)).permute(2, 0, 1)
-            rows.append(row.flip(2) if flipped else row)
-        return torch.stack(rows)
+            row = np.asarray(view).transpose(2, 0, 1)
+            rows.append(row[:, :, ::-1] if flipped else row)
+        return torch.from_numpy(np.stack(rows))  # by NumPy: torch would wake all its threads for a copy
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """Float32 in the encoder's range."""
@@ -57,7 +58,7 @@ class Preprocessing:
 
     def content(self) -> bytes:
         """What a content hash covers."""
-        return json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True).encode()
+        return json.dumps({"version": VERSION, "views": VIEWS, **asdict(self)}, sort_keys=True).encode()
 
     def _view(self, picture: Image.Image, share: float | None) -> Image.Image:
         """One view: the central part that is kept, in one resampling."""
