@@ -14,7 +14,7 @@ from osscl.agent.store import is_interrupted
 from osscl.config import override
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, Diverged, SpecError, Stopped, UserError
-from osscl.methods import CONFIGURATIONS, METHODS
+from osscl.methods import CONFIGURATIONS, method_class
 from osscl.methods.base import Runtime, Schedule
 from osscl.runs.checkpoint import Options, Unwatched
 from osscl.storage import read_state, write_state
@@ -90,7 +90,7 @@ class Interrupt:
         if self.phase in (None, where.phase) and where.update == self.update:
             if self.error is not None:
                 raise self.error
-            self.keeper.told_to_stop = True
+            self.keeper.stop_requested = True
 
     def stepped(self, *_):
         pass
@@ -128,7 +128,7 @@ def test_it_learns_forgets_little_and_detects_unknown_images(digits, steps):
 def test_every_method_learns_the_same_bits_as_on_its_own(name, steps):
     made = agent(name).fit(*steps[0]).update(*steps[1])
     recipe = made.learner.recipe
-    alone = METHODS[type(recipe.method)](recipe.method, made.learner.setting, Runtime())
+    alone = method_class(recipe.method)(recipe.method, made.learner.setting, Runtime())
     known = []
     for t, step in enumerate(steps):
         given = check_pixels(*step)
@@ -229,7 +229,7 @@ def test_the_known_scale_stays_at_a_step_without_a_new_class(steps, more_zeros):
     before = made.model.threshold
     for step in ((None, (), steps[1][2]), (*more_zeros, steps[0][2][:100])):
         made.update(*step)
-        assert made.learner.agent.heads.likeness is not None and made.model.threshold == before
+        assert made.model.threshold == before is not None
 
 
 def test_evaluation_counts_correct_and_known_images(steps):

@@ -110,7 +110,9 @@ def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
     refuses("fit", place, "--labeled", week, "--size", "12", words="divisible by 8")
     refuses("fit", place, "--labeled", week, "--method", "urls", words="did you mean 'ursl'")
     refuses("fit", place, "--labeled", week, "--set", "learner.lamb=1", words="unknown field")
-    refuses("fit", place, "--labeled", week, "--memory", "1", words="memory must be 0 or at least 2")
+    refuses(
+        "fit", place, "--labeled", week, "--memory", "1", "--encoder", "scratch", words="memory must be 0 or at least 2"
+    )
     refuses("fit", folders, "--labeled", week, words="contains other files")
     refuses("fit", week / "agent", "--labeled", week, words="would count as a class")
     refuses("fit", folders / "pile" / "below" / "0.png", "--labeled", week, words="is a file")

@@ -46,16 +46,16 @@ def test_unreadable_files_are_reported_and_skipped(labeled):
 
 def test_other_files_and_nested_folders_are_reported(labeled):
     """Phones may save photographs in formats that Pillow does not open."""
-    for name in ("1.heic", "2.HEIC"):
+    for name in ("1.raw", "2.RAW"):
         (labeled / "dog" / name).write_bytes(b"a photograph")
     picture(labeled / "dog" / "puppies" / "a.png")
     notes = load_folder(labeled).problems
     assert notes[0] == f"{labeled / 'cat'}: 1 .txt file not read"
     assert notes[1] == f"{labeled / 'dog' / 'puppies'}: folders inside a class folder are not read"
-    assert notes[2] == f"{labeled / 'dog'}: 2 .heic files not read"
+    assert notes[2] == f"{labeled / 'dog'}: 2 .raw files not read"
     assert load_pictures(labeled).problems == (
         f"{labeled}: 1 .txt file not read",
-        f"{labeled}: 2 .heic files not read",
+        f"{labeled}: 2 .raw files not read",
     )
 
 
@@ -73,8 +73,8 @@ def test_a_folder_above_the_class_folders_is_refused(labeled):
         load_folder(labeled.parent)
     for file in (labeled / "dog").iterdir():
         file.unlink()
-    (labeled / "dog" / "1.heic").write_bytes(b"a photograph")
-    with pytest.raises(DataError, match=r"dog contains no images \(found only \.heic\)"):
+    (labeled / "dog" / "1.raw").write_bytes(b"a photograph")
+    with pytest.raises(DataError, match=r"dog contains no images \(found only \.raw\)"):
         load_folder(labeled)
 
 

@@ -1,7 +1,7 @@
 """`ContinualClassifier`: an agent that learns classes step by step and predicts after every step."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -31,7 +31,7 @@ from osscl.config import plain
 from osscl.device import pick_device
 from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError
 from osscl.methods.base import Progress, Schedule
-from osscl.runs.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
+from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, occupied, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
 from osscl.runs.model import Prediction, read_entry
 from osscl.storage import write_state
@@ -42,7 +42,7 @@ SCRATCH = "scratch"
 
 
 class Learner(Protocol):
-    """What learns inside an agent: networks trained from scratch, or statistics of a pretrained encoder's embeddings."""
+    """What learns inside an agent: networks trained from scratch, or statistics of a pretrained encoder."""
 
     keep: Callable[[bool], None] | None  # called at moments when the state may be saved
     progress: Callable[[Progress], None] | None
@@ -265,10 +265,8 @@ class ContinualClassifier:
             raise UserError(f"this image is already learned as {old!r}")
         edit = f"relabelled an image of {old} as {new}" if new is not None else f"removed an image of {old}"
         row, digest = found.rows[0], found.digests[0]
-        self._edit(
-            edit, lambda photos: photos.relabel(row, old, new), {name: name for name in self.class_names}, digest, new
-        )
-        return self
+        same = {name: name for name in self.class_names}
+        return self._edit(edit, lambda photos: photos.relabel(row, old, new), same, digest, new)
 
     def _photos(self, what: str) -> PhotoLearner:
         if not isinstance(self.learner, PhotoLearner):
@@ -281,7 +279,7 @@ class ContinualClassifier:
         self,
         edit: str,
         change: Callable[[PhotoLearner], None],
-        names: dict[str, str | None],
+        names: Mapping[str, str | None],
         digest: int | None = None,
         label: str | None = None,
     ) -> Self:
@@ -296,7 +294,7 @@ class ContinualClassifier:
         return self
 
     def _rewrite_learned(
-        self, classes: Sequence[str], names: dict[str, str | None], digest: int | None, label: str | None
+        self, classes: Sequence[str], names: Mapping[str, str | None], digest: int | None, label: str | None
     ) -> None:
         found = []
         for one, c in zip(self.learned_images.digests.tolist(), self.learned_images.classes.tolist(), strict=True):
@@ -394,15 +392,15 @@ class ContinualClassifier:
     def saving_to(self, folder: str | Path, options: Options | None = None) -> Iterator[Self]:
         """Write checkpoints of each step to the folder, and the model when the step is finished."""
         place, options = Path(folder), options or Options()
-        keeper = Keeper(place, options, self.device, self.entry)
+        checkpointer = Checkpointer(place, options, self.device, self.entry)
         previous = self.folder, self.keep, self.watcher
-        with occupied(place), divergence_set_aside(place):
+        with occupied(place), set_aside_on_divergence(place):
             self._require_same_agent(place)
-            self.folder, self.keep, self.watcher = place, keeper.keep, options.watcher
+            self.folder, self.keep, self.watcher = place, checkpointer.maybe_checkpoint, options.watcher
             try:
                 if self.history and self.begun is None:
                     self.save(place)
-                with keeper.listening():
+                with checkpointer.listening():
                     yield self
             finally:
                 self.folder, self.keep, self.watcher = previous

@@ -13,7 +13,7 @@ from torch import Tensor
 from osscl.agent.recipe import Recipe
 from osscl.data.images import Labeled, as_tensor
 from osscl.errors import DataError, UserError
-from osscl.runs.spec import type_of
+from osscl.methods import method_name
 from osscl.stream.step import Step
 from osscl.vision.encoder import ImageFormat
 
@@ -148,11 +148,11 @@ def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) ->
     if not given.labels and not len(given.unlabeled):
         raise UserError("nothing new: all of these images were learned before")
     if not new and recipe.needs_new_classes:
-        raise UserError(f"{type_of(recipe.method)} needs a new class in every step")
+        raise UserError(f"{method_name(recipe.method)} needs a new class in every step")
     if not given.labels and not recipe.memory:
         raise UserError("with memory 0 no labelled images are kept: give labelled images as well")
     if not given.labels and not recipe.learns_unlabeled:
-        raise UserError(f"{type_of(recipe.method)} cannot learn from unlabelled images alone: give labelled images")
+        raise UserError(f"{method_name(recipe.method)} cannot learn from unlabelled images alone: give labelled images")
     if not given.labels and len(given.unlabeled) < 2:
         raise UserError("one unlabelled image is not enough to learn from: give more, or labelled images as well")
     if not new and not recipe.memory and len(given.unlabeled) < 2:

@@ -1,6 +1,7 @@
 """The learner behind `encoder="scratch"`: one of the methods of this package, trained from random weights."""
 
 import copy
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,11 +21,15 @@ from osscl.config import plain
 from osscl.data.folders import require_size
 from osscl.device import precision_of, prepare
 from osscl.errors import DataError
-from osscl.methods import METHODS
+from osscl.methods import method_class
 from osscl.methods.base import Method, Progress, Runtime, Setting
 from osscl.runs.evaluate import finite_logits, refuse_divergence
 from osscl.runs.model import Model, agent_of, entry_of
 from osscl.runs.run import threads_for
+from osscl.seeding import seeded
+from osscl.vision.encoder import EncoderConfig, ImageFormat, new_encoder
+
+TIMED_VIEWS = 32
 
 
 class NetworkLearner:
@@ -67,13 +72,36 @@ class NetworkLearner:
         """Learn a step as the `index`-th of an agent that knows the classes `known`."""
         assert self.agent is not None
         step = given.as_step(index, known, self.recipe.schedule.row_cap, self.device)
-        with threads_for(self.recipe.method, self.recipe.schedule):
+        with threads_for(self.agent):
             report = self.agent.learn(step)
             refuse_divergence(report, index)
             finite_logits(self.agent, given.images.to(self.device), index)
         unlabeled = len(step.unlabeled)
         let_in = None if report.gate is None or not unlabeled else int(report.gate.passed.sum())
         return StepOutcome(unlabeled, let_in, sum(phase.seconds for phase in report.phases))
+
+    def estimated_minutes(self, given: PixelStep) -> float | None:
+        """A rough estimate of a step's duration from one timed update; None for methods without a reference network."""
+        method, schedule = self.recipe.method, self.recipe.schedule
+        if not hasattr(method, "reference") or not hasattr(method, "learner"):
+            return None
+        reference, learner = method.reference, method.learner
+        epochs = reference.epochs_later if self.agent is not None else reference.epochs_first
+        rows = len(given.unlabeled[: schedule.row_cap])
+        batches = max(1, rows // reference.batch) if rows > 1 else 0
+        views = schedule.updates(epochs, batches) * 2 * min(reference.batch, rows)
+        pool = len(given.labels) + self.recipe.memory // 2
+        batches = max(1, pool // learner.batch)
+        views += schedule.updates(learner.epochs, batches, learner.min_updates) * 4 * min(learner.batch, max(pool, 1))
+        return float(views) * self._seconds_per_view(learner.net, given.format) / 60
+
+    def _seconds_per_view(self, config: EncoderConfig, images: ImageFormat) -> float:
+        """One timed forward and backward pass of a fresh network."""
+        net = new_encoder(config, images, seeded(0, "estimate"), self.device, precision_of(self.device)).learning(True)
+        x = torch.zeros(TIMED_VIEWS, images.channels, images.size, images.size, device=self.device)
+        started = time.monotonic()
+        net(x).square().sum().backward()
+        return (time.monotonic() - started) / TIMED_VIEWS
 
     def snapshot(self) -> Callable[[], None]:
         """A function that restores the learner as it is now; a half-trained network can neither predict nor restart."""
@@ -115,7 +143,7 @@ class NetworkLearner:
         return made
 
     def _fresh(self) -> Method:
-        made: Method = METHODS[type(self.recipe.method)](self.recipe.method, self.setting, self._runtime())
+        made: Method = method_class(self.recipe.method)(self.recipe.method, self.setting, self._runtime())
         return made
 
     def _runtime(self) -> Runtime:

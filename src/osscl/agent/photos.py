@@ -30,7 +30,6 @@ from osscl.runs.model import Prediction
 from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder, one_thread
 
 Photos = Images | Sequence[str | Path | Image.Image]
-ENGINES = ("local", "ray")
 CHUNK = 4096  # rows in memory at a time
 
 
@@ -124,14 +123,14 @@ class PhotoLearner:
         """Validate one step of images that are embedded already."""
         if not len(labeled) and not len(pile):
             raise DataError("nothing to learn from: give labelled images, unlabelled images, or both")
-        names, digests = as_class_names(labels), tuple(_digests(labeled).tolist())
+        names, digests = as_class_names(labels), image_digests(labeled)
         require_consistent(digests, names)
-        others = _digests(pile)
+        others = torch.tensor(image_digests(pile), dtype=torch.long)
         content = hashlib.blake2b(repr((digests, names)).encode() + others.numpy().tobytes(), digest_size=16)
-        return PhotoStep(_rows(labeled), names, digests, pile, others, content.hexdigest())
+        return PhotoStep(image_rows(labeled), names, digests, pile, others, content.hexdigest())
 
     def digests(self, images: Photos) -> tuple[int, ...]:
-        return tuple(_digests(self.embed(images)).tolist())
+        return image_digests(self.embed(images))
 
     # ----- learning
 
@@ -253,8 +252,14 @@ class PhotoModel:
         found = self.learner.embed(photos)
         if found.skipped:
             raise DataError(found.skipped[0].reason)
+        return self.predict_embedded(found, reject)
+
+    def predict_embedded(self, found: Embedded, reject: float | None = None) -> Prediction:
+        """Predictions for images that are embedded already."""
         parts = [self.predict_rows(rows, reject) for rows in chunks(found)]
-        return parts[0] if len(parts) == 1 else _joined(parts) if parts else self.predict_rows(_rows(found), reject)
+        return _joined(parts) if parts else self.predict_rows(image_rows(found), reject)
+            parts[0] if len(parts) == 1 else _joined(parts) if parts else self.predict_rows(image_rows(found), reject)
+        )
 
     def predict_rows(self, rows: Tensor, reject: float | None = None) -> Prediction:
         """Predictions for embeddings (n, width)."""
@@ -313,13 +318,12 @@ def _encoder_of(settings: PhotoSettings, device: torch.device, folder: Path | No
     return encoder
 
 
-def _digests(found: Embedded) -> Tensor:
+def image_digests(found: Embedded) -> tuple[int, ...]:
     """A 64-bit hash of the content of each image."""
-    keys = [int.from_bytes(found.store.key(int(row))[:8], "big", signed=True) for row in found.rows]
-    return torch.tensor(keys, dtype=torch.long)
+    return tuple(int.from_bytes(found.store.key(int(row))[:8], "big", signed=True) for row in found.rows)
 
 
-def _rows(found: Embedded) -> Tensor:
+def image_rows(found: Embedded) -> Tensor:
     return torch.from_numpy(found.values()[:, 0])
 
 

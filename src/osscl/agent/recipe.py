@@ -7,10 +7,10 @@ from typing import Any
 from osscl.config import from_plain, override, plain, require
 from osscl.data.benchmarks import GLYPHS
 from osscl.errors import SpecError, unknown
-from osscl.methods import METHODS
+from osscl.methods import method_name
 from osscl.methods.base import Schedule
 from osscl.runs.presets import sized
-from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled, type_of
+from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled
 from osscl.vision.augment import Augmentation
 
 AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # glyphs change their meaning when mirrored or recoloured
@@ -28,7 +28,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         kind = type(self.method)
-        if kind not in METHODS:
+        if method_name(self.method) is None:
             raise SpecError(f"method must be a name or a config of this package, got {kind.__qualname__}")
         if getattr(self.method, "wants_whole_pool", False):
             raise SpecError(
@@ -52,11 +52,11 @@ class Recipe:
     @property
     def carries_labels(self) -> bool:
         """Whether statistics of past classes are kept; only unlabelled images keep them up to date."""
-        return bool(getattr(getattr(self.method, "head", None), "carried", False))
+        return bool(getattr(self.method, "statistics", False))
 
     def as_made(self) -> dict[str, Any]:
         """The part of a model file that says how the agent was made."""
-        method = {"type": type_of(self.method), **plain(self.method)}
+        method = {"type": method_name(self.method), **plain(self.method)}
         return {"method": method, "schedule": plain(self.schedule), "seed": self.seed}
 
 

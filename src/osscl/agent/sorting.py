@@ -9,24 +9,21 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePosixPath
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from osscl.agent.embeddings import Embedded
+from osscl.agent.photos import CHUNK, PhotoModel, chunks
 from osscl.data.folders import Pictures
 from osscl.errors import UserError
-from osscl.learn.linear_head import placed
+from osscl.learn.grouping import find_groups, group, largest_first, sample_of
+from osscl.learn.linear_head import center_and_normalize
 from osscl.runs.model import Model
 from osscl.storage import write_text
 
 UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
 LONGEST_NAME = 255  # bytes
 COLUMNS = ("file", "sorted_as", "class", "probability", "score", "looks_known")
-FEWEST_TO_SPLIT = 8  # fewer unknown images form one group
-MOST_GROUPS = 12  # searched unless the number is given
-MOST_CLUSTERED = 4000  # rows compared with each other; the rest join the nearest group
-
-Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -41,72 +38,67 @@ class SortedPicture:
     known: bool | None  # None if the method does not say; the picture then goes to its class
 
 
-def assign_folders(
-    model: Model, pictures: Pictures, threshold: float | None, groups: int | None
-) -> list[SortedPicture]:
-    """The target of each picture by the model's prediction."""
+def sort_files(files: Sequence[Path], predictions: "SortPredictions", classes: Sequence[str]) -> list[SortedPicture]:
+    """The target of each file by its prediction."""
+    folder_of = class_folder_names(classes)
+    folders = [
+        PurePosixPath(folder_of[name]) if group is None else PurePosixPath(folder_of[None], f"group-{group + 1}")
+        for name, group in zip(predictions.names, predictions.groups, strict=True)
+    ]
+    names = _without_clashes(folders, [file.name for file in files])
+    columns = predictions.names, predictions.probabilities, predictions.scores, predictions.known
+    rows = zip(files, folders, names, *columns, strict=True)
+    return [SortedPicture(file, folder / name, *rest) for file, folder, name, *rest in rows]
+
+
+@dataclass(frozen=True)
+class SortPredictions:
+    """What a model says about each file: plain lists, also for very many files."""
+
+    names: list[str]
+    probabilities: list[float]
+    scores: list[float | None]
+    known: list[bool | None]
+    groups: list[int | None]  # of unknown pictures
+
+
+def predict_pixels(model: Model, pictures: Pictures, threshold: float | None, groups: int | None) -> SortPredictions:
+    """Predictions of a network trained from scratch; unknown pictures are grouped by its features."""
     found = model.predict(pictures.images, threshold)
     known = [None] * len(pictures) if found.known is None else found.known.tolist()
     scores = [None] * len(pictures) if found.scores is None else found.scores.tolist()
     unknown = [row for row, looks_known in enumerate(known) if looks_known is False]
-    group_of = dict(zip(unknown, _group_unknown(model, pictures, unknown, groups), strict=True))
-    folder_of = class_folder_names(model.classes)
-    folders = [
-        PurePosixPath(folder_of[None], f"group-{group_of[row] + 1}")
-        if row in group_of
-        else PurePosixPath(folder_of[name])
-        for row, name in enumerate(found.names)
-    ]
-    names = _without_clashes(folders, [file.name for file in pictures.files])
-    rows = zip(pictures.files, folders, names, found.names, found.probabilities.tolist(), scores, known, strict=True)
-    return [SortedPicture(file, folder / name, *rest) for file, folder, name, *rest in rows]
+    group_of: list[int | None] = [None] * len(pictures)
+    if unknown:
+        features = model.features(pictures.images)
+        placed = center_and_normalize(features, features.mean(0))[unknown]
+        for row, number in zip(unknown, group(placed, groups).tolist(), strict=True):
+            group_of[row] = number
+    return SortPredictions(list(found.names), found.probabilities.tolist(), scores, known, group_of)
 
 
-def _group_unknown(model: Model, pictures: Pictures, unknown: Sequence[int], groups: int | None) -> list[int]:
-    if not unknown:
-        return []
-    features = model.features(pictures.images)
-    return cluster(placed(features, features.mean(0))[list(unknown)], groups).tolist()
+def predict_embedded(model: PhotoModel, found: Embedded, reject: float | None, groups: int | None) -> SortPredictions:
+    """Predictions of a photo agent, read in parts: time is linear in the number of pictures, memory hardly grows."""
+    made = SortPredictions([], [], [], [], [None] * len(found))
+    for rows in chunks(found):
+        part = model.predict_rows(rows, reject)
+        assert part.scores is not None and part.known is not None
+        made.names.extend(part.names)
+        made.probabilities.extend(part.probabilities.tolist())
+        made.scores.extend(part.scores.tolist())
+        made.known.extend(part.known.tolist())
+    unknown = torch.tensor([row for row, looks_known in enumerate(made.known) if not looks_known], dtype=torch.long)
+    if len(unknown):
+        parts = find_groups(_features(model, found, unknown[sample_of(len(unknown))]), groups)
+        labels = torch.cat([parts.assign(_features(model, found, rows)) for rows in unknown.split(CHUNK)])
+        for row, number in zip(unknown.tolist(), largest_first(labels).tolist(), strict=True):
+            made.groups[row] = number
+    return made
 
 
-def cluster(rows: Tensor, groups: int | None = None) -> Tensor:
-    """The group of each row of (n, d), numbered from the largest group; (n,).
-
-    Ward's method. Unless `groups` is given, their number is the one with the best mean silhouette.
-    """
-    n = len(rows)
-    if n < 2 or groups == 1 or (groups is None and n < FEWEST_TO_SPLIT):
-        return torch.zeros(n, dtype=torch.long)
-    from scipy.cluster.hierarchy import linkage
-
-    picked = torch.linspace(0, n - 1, min(n, MOST_CLUSTERED)).long()
-    sample = rows[picked].double().numpy()
-    tree = linkage(sample, "ward")
-    labels = _cut(tree, min(groups, n)) if groups is not None else _best_cut(tree, sample)
-    labels = labels if len(picked) == n else _nearest_group(rows, rows[picked], labels)
-    largest_first = labels.bincount().argsort(descending=True, stable=True)
-    return largest_first.argsort()[labels]
-
-
-def _cut(tree: Matrix, groups: int) -> Tensor:
-    from scipy.cluster.hierarchy import fcluster
-
-    return torch.from_numpy(fcluster(tree, groups, "maxclust").astype(np.int64) - 1)
-
-
-def _best_cut(tree: Matrix, sample: Matrix) -> Tensor:
-    from sklearn.metrics import silhouette_score
-
-    cuts = [_cut(tree, k) for k in range(2, min(MOST_GROUPS, len(sample) // 2) + 1)]
-    cuts = [cut for cut in cuts if len(cut.unique()) > 1]  # identical rows cannot be split
-    if not cuts:
-        return torch.zeros(len(sample), dtype=torch.long)
-    return max(cuts, key=lambda cut: float(silhouette_score(sample, cut.numpy())))
-
-
-def _nearest_group(rows: Tensor, sample: Tensor, labels: Tensor) -> Tensor:
-    means = torch.stack([sample[labels == group].mean(0) for group in labels.unique()])
-    return torch.cdist(rows.float(), means.float()).argmin(1)
+def _features(model: PhotoModel, found: Embedded, rows: Tensor) -> Tensor:
+    taken = found.store.take(found.rows[rows.numpy()])
+    return model.features(torch.from_numpy(taken[:, 0]))
 
 
 def class_folder_names(classes: Sequence[str]) -> dict[str | None, str]:
@@ -133,14 +125,17 @@ def as_folder_name(name: str) -> str:
 def _without_clashes(folders: Sequence[PurePosixPath], names: Sequence[str]) -> list[str]:
     """Number the files that would have the same name in one folder, ignoring case."""
     taken: set[tuple[str, str]] = set()
+    last: dict[tuple[str, str], int] = {}  # number used for a name, so that many equal names take linear time
     free = []
     for folder, name in zip(folders, names, strict=True):
+        place = str(folder).lower()
         stem, dot, suffix = name.rpartition(".") if "." in name[1:] else (name, "", "")
-        candidate, number = name, 1
-        while (str(folder).lower(), candidate.lower()) in taken:
+        candidate, number = name, last.get((place, name.lower()), 1)
+        while (place, candidate.lower()) in taken:
             number += 1
             candidate = f"{_truncated(stem, len(os.fsencode(f'-{number}{dot}{suffix}')))}-{number}{dot}{suffix}"
-        taken.add((str(folder).lower(), candidate.lower()))
+        last[place, name.lower()] = number
+        taken.add((place, candidate.lower()))
         free.append(candidate)
     return free
 

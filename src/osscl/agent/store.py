@@ -1,6 +1,7 @@
 """An agent's folder: its newest model, its earlier models, and the checkpoint of an interrupted step."""
 
 import itertools
+import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
 from osscl.runs.checkpoint import occupied, set_aside
 from osscl.runs.model import read_entry
-from osscl.storage import SUFFIX, aside, read_state
+from osscl.storage import SUFFIX, aside, read_state, write_text
 
 FORMAT = 2  # of an agent's files; those of osscl 0.1.0 have no number
 
@@ -98,6 +99,27 @@ def model_file(folder: Path) -> Path:
 
 def checkpoint_file(folder: Path) -> Path:
     return folder / f"checkpoint{SUFFIX}"
+
+
+def command_file(folder: Path) -> Path:
+    return folder / "command.json"
+
+
+def write_command(folder: Path, command: str) -> None:
+    """Remember the command of a step until it has finished."""
+    write_text(command_file(folder), json.dumps({"command": command}) + "\n")
+
+
+def read_command(folder: Path) -> str | None:
+    """The command of an interrupted step, if there is one."""
+    try:
+        return str(json.loads(command_file(folder).read_text(encoding="utf-8"))["command"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def forget_command(folder: Path) -> None:
+    command_file(folder).unlink(missing_ok=True)
 
 
 def history_of(entry: Mapping[str, Any]) -> list[LearnedStep]:

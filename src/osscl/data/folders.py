@@ -28,6 +28,15 @@ def _silent(read: int, of: int) -> None:
 
 
 @dataclass(frozen=True)
+class FileList:
+    """Image files, not yet read."""
+
+    files: tuple[Path, ...]
+    labels: tuple[str, ...] = ()  # the class of each; empty for unlabelled images
+    notes: tuple[str, ...] = ()  # about files that are ignored
+
+
+@dataclass(frozen=True)
 class Pictures:
     """Decoded image files; files that could not be read are listed in `problems`."""
 
@@ -43,7 +52,23 @@ class Pictures:
 def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress: ReadProgress = _silent) -> Pictures:
     """Read labelled images from a folder with one folder per class."""
     require_format(size, channels)
-    root = Path(folder)
+    found = list_labeled(Path(folder))
+    read, kept, problems = decoded(found.files, size, channels, progress)
+    _require_some(kept, problems)
+    label_of = dict(zip(found.files, found.labels, strict=True))
+    labels = tuple(label_of[path] for path in kept)
+    require_every_class(Path(folder), found.labels, labels)
+    return Pictures(read, kept, labels, (*found.notes, *problems))
+
+
+def require_every_class(folder: Path, listed: Sequence[str], readable: Sequence[str]) -> None:
+    """Every class needs an image that can be read."""
+    if unreadable := sorted({*listed} - {*readable}):
+        raise DataError(f"{folder / unreadable[0]} contains no readable image")
+
+
+def list_labeled(root: Path) -> FileList:
+    """The images of a folder with one folder per class."""
     entries = _visible(root)
     classes = [entry for entry in entries if entry.is_dir()]
     if not classes:
@@ -55,12 +80,7 @@ def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress:
         files |= dict.fromkeys(_images_in(entry, inside), entry.name)
         notes += [f"{inner}: folders inside a class folder are not read" for inner in inside if inner.is_dir()]
         notes += _count_other_files(entry, inside)
-    read, kept, problems = decoded([*files], size, channels, progress)
-    _require_some(kept, problems)
-    labels = tuple(files[path] for path in kept)
-    if unreadable := [entry for entry in classes if entry.name not in labels]:
-        raise DataError(f"{unreadable[0]} contains no readable image")
-    return Pictures(read, kept, labels, (*notes, *problems))
+    return FileList(tuple(files), tuple(files.values()), tuple(notes))
 
 
 def no_pictures(size: int, channels: int) -> Pictures:
@@ -78,6 +98,14 @@ def load_pictures(
 ) -> Pictures:
     """Read unlabelled images: files, and folders searched recursively."""
     require_format(size, channels)
+    found = list_unlabeled(paths)
+    read, kept, problems = decoded(found.files, size, channels, progress)
+    _require_some(kept, problems)
+    return Pictures(read, kept, problems=(*found.notes, *problems))
+
+
+def list_unlabeled(paths: str | Path | Sequence[str | Path]) -> FileList:
+    """All image files given, and those below the folders given, each once."""
     given = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
     if missing := [path for path in given if not path.exists()]:
         raise DataError(f"{missing[0]} does not exist: expected an image or a folder")
@@ -86,12 +114,9 @@ def load_pictures(
     for path in given:
         for file in _selected(path, below[path]):
             unique.setdefault(file.resolve(), file)
-    files = [*unique.values()]
     notes = [note for path in given if path.is_dir() for note in _count_other_files(path, below[path])]
     notes += [f"{x}: broken link or link to a folder, not followed" for x in _unfollowed_links(below.values())]
-    read, kept, problems = decoded(files, size, channels, progress)
-    _require_some(kept, problems)
-    return Pictures(read, kept, problems=(*notes, *problems))
+    return FileList(tuple(unique.values()), notes=tuple(notes))
 
 
 def require_format(size: int, channels: int) -> None:
@@ -120,7 +145,11 @@ def _unfollowed_links(found: Iterable[Sequence[Path]]) -> list[Path]:
 def _count_other_files(place: Path, found: Sequence[Path]) -> list[str]:
     """Notes with the number of files of each kind that cannot be read."""
     kinds = Counter(path.suffix.lower() for path in found if path.is_file() and not _looks_like_an_image(path))
-    return [f"{place}: {n} {kind or 'suffixless'} file{'s' * (n > 1)} not read" for kind, n in kinds.items()]
+    hint = dict.fromkeys((".heic", ".heif"), ' (pip install "osscl[photos]", or convert to JPEG)')
+    return [
+        f"{place}: {n} {kind or 'suffixless'} file{'s' * (n > 1)} not read{hint.get(kind, '')}"
+        for kind, n in kinds.items()
+    ]
 
 
 def _images_in(entry: Path, inside: Sequence[Path]) -> list[Path]:
@@ -174,8 +203,20 @@ def decoded(
 
 
 @functools.cache
+def heif_opens() -> bool:
+    """Whether HEIC can be read; Pillow is taught it here, once."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+@functools.cache
 def suffixes() -> set[str]:
-    """Suffixes of the files that Pillow opens."""
+    """Suffixes of the files that Pillow opens, HEIC included if its plugin is installed."""
+    heif_opens()
     return {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
 
 
@@ -206,7 +247,7 @@ def read_picture(path: Path, size: int, channels: int) -> Tensor:
     return torch.from_numpy(np.array(square).reshape(size, size, -1)).permute(2, 0, 1)
 
 
-def _shrink_while_decoding(opened: Image.Image, least: int) -> None:
+def shrink_while_decoding(opened: Image.Image, least: int) -> None:
     """Decode a JPEG at a half, a quarter or an eighth of its size: six times faster for 12 megapixels."""
     share = least / max(1, min(opened.size))
     if share < 1:
@@ -220,7 +261,7 @@ def _picture(path: Path, mode: str, size: int) -> Image.Image:
     try:
         with Image.open(path) as opened:
             if opened.mode[0] not in "IF":
-                _shrink_while_decoding(opened, 4 * size)
+                shrink_while_decoding(opened, 4 * size)
                 picture = ImageOps.exif_transpose(opened)
                 if picture.has_transparency_data:
                     seen = picture.convert("RGBA")

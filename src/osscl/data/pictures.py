@@ -1,6 +1,5 @@
 """Photographs for encoders: one file to one upright RGB picture, in bounded memory, or one line that says why not."""
 
-import functools
 import io
 import threading
 import warnings
@@ -14,7 +13,7 @@ from PIL import Image
 from PIL.Image import Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
-from osscl.data.folders import _shrink_while_decoding, suffixes
+from osscl.data.folders import heif_opens, shrink_while_decoding, suffixes
 from osscl.errors import DataError
 
 SMALLEST = 8  # pixels a side
@@ -75,7 +74,7 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
             if min(opened.size) < SMALLEST:
                 raise _refusal(path, f"it has {opened.width}x{opened.height} pixels, at least {SMALLEST} are needed")
             whole = opened.width * opened.height
-            _shrink_while_decoding(opened, least)  # after it `size` is what will be allocated
+            shrink_while_decoding(opened, least)  # after it `size` is what will be allocated
             if (whole if "progressive" in opened.info else opened.width * opened.height) > LARGE:
                 with _one_at_a_time:
                     return _converted(opened, least)
@@ -94,17 +93,6 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
 def photo_suffixes() -> set[str]:
     """Of the files to take for photographs: what Pillow opens, and HEIC even where its package is missing."""
     return suffixes() | {".heic", ".heif"}
-
-
-@functools.cache
-def heif_opens() -> bool:
-    """Whether HEIC can be read; Pillow is taught it here, once."""
-    try:
-        import pillow_heif
-    except ImportError:
-        return False
-    pillow_heif.register_heif_opener()
-    return True
 
 
 @contextmanager

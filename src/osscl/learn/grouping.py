@@ -36,19 +36,42 @@ def group(rows: Tensor, groups: int | None = None) -> Tensor:
     Ward's tree on at most MOST_ROWS rows, refined by k-means; the number is that of the best `criterion`. Every
     other row joins the nearest group, so time and memory are linear in n. The same rows always give the same groups.
     """
+    found = find_groups(rows[sample_of(len(rows))], groups)
+    labels = [found.assign(part) for part in rows.split(4096)] if len(rows) else [torch.zeros(0, dtype=torch.long)]
+    return largest_first(torch.cat(labels))
+
+
+def sample_of(n: int) -> Tensor:
+    """Rows that groups are found from: all, or MOST_ROWS of them, evenly spaced."""
+    return torch.linspace(0, max(n - 1, 0), min(n, MOST_ROWS), dtype=torch.float64).long()
+
+
+def find_groups(rows: Tensor, groups: int | None = None) -> "Groups":
+    """Groups of a sample of rows (n, d), to which others can be assigned."""
     n = len(rows)
     if n < 2 or groups == 1 or (groups is None and n < FEWEST):
-        return torch.zeros(n, dtype=torch.long)
+        return Groups(None, torch.zeros(1, 0, dtype=torch.float64))
     from scipy.cluster.hierarchy import linkage
 
-    picked = torch.linspace(0, n - 1, min(n, MOST_ROWS), dtype=torch.float64).long()
-    directions = _Directions.of(rows[picked])
-    sample = directions.place(rows[picked])
+    directions = _Directions.of(rows)
+    sample = directions.place(rows)
     tree = linkage(sample.numpy(), "ward")
     numbers = [min(groups, n)] if groups is not None else range(1, min(MOST_GROUPS, len(sample) // 2) + 1)
-    centres = _best([_refined(sample, _cut(tree, k)) for k in numbers], sample)
-    labels = torch.cat([torch.cdist(directions.place(part), centres).argmin(1) for part in rows.split(4096)])
-    return _largest_first(labels)
+    return Groups(directions, _best([_refined(sample, _cut(tree, k)) for k in numbers], sample))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Centres of groups in some directions; None for a single group."""
+
+    directions: "_Directions | None"
+    centres: Tensor  # (k, directions)
+
+    def assign(self, rows: Tensor) -> Tensor:
+        """The nearest group of each row (n, d), (n,)."""
+        if self.directions is None:
+            return torch.zeros(len(rows), dtype=torch.long)
+        return torch.cdist(self.directions.place(rows), self.centres).argmin(1)
 
 
 @dataclass(frozen=True)
@@ -105,7 +128,7 @@ def criterion(sample: Tensor, centres: Tensor) -> float:
     return n * d * math.log(level) + PENALTY * len(centres) * (d + 1) * math.log(n)
 
 
-def _largest_first(labels: Tensor) -> Tensor:
+def largest_first(labels: Tensor) -> Tensor:
     present, labels = labels.unique(return_inverse=True)
     order = labels.bincount(minlength=len(present)).argsort(descending=True, stable=True)
     return order.argsort()[labels]

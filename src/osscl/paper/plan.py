@@ -11,7 +11,7 @@ from osscl.errors import DataError, SpecError
 from osscl.methods.base import DEMO, Schedule
 from osscl.paper.cells import Cell, Measure
 from osscl.runs.record import RunRecord, is_timed_anew, read_record, record_files
-from osscl.runs.spec import Elsewhere, RunSpec
+from osscl.runs.spec import ForeignConfig, RunSpec
 
 Records = Mapping[str, RunRecord]  # by id; of a run that was made anew for its time, that record by `anew(id)`
 
@@ -49,7 +49,7 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
 
 def _own_record(path: Path) -> RunRecord:
     record = read_record(path)
-    if not isinstance(record.spec.method, Elsewhere) and record.spec.id != record.id:
+    if not isinstance(record.spec.method, ForeignConfig) and record.spec.id != record.id:
         raise DataError(f"{path}: its id is not that of its spec")
     return record
 

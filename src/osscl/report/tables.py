@@ -9,7 +9,7 @@ from osscl.paper.tables import published_of
 from osscl.report.formats import DASH, TableSection, as_markdown
 from osscl.report.naming import method_name, seeds_and_n, setting_words
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import name_of
+from osscl.runs.spec import display_name
 
 HEADLINE = (
     "setting", "method", "schedule", "seeds", "final %", "the paper %", "forgetting",
@@ -55,20 +55,20 @@ def beside(record: RunRecord) -> tuple[float, float] | None:
     spec = record.spec
     if only_tries(spec.schedule):
         return None
-    return published_of(spec.scenario, CONFIGURATIONS["ursl"] if name_of(spec) in URSLS else spec.method)
+    return published_of(spec.scenario, CONFIGURATIONS["ursl"] if display_name(spec) in URSLS else spec.method)
 
 
 def beside_words(record: RunRecord) -> str:
     theirs = beside(record)
     if theirs is None:
         return DASH
-    whose = " (URSL)" if name_of(record.spec) == "ursl-plus" else ""  # the paper has no number of ours
+    whose = " (URSL)" if display_name(record.spec) == "ursl-plus" else ""  # the paper has no number of ours
     return f"{theirs[0]:.1f} ± {theirs[1]:.1f}{whose}"
 
 
 def paper_of(record: RunRecord) -> tuple[float, float] | None:
     """The paper's URSL, beside a run of URSL or of ours alone."""
-    return beside(record) if name_of(record.spec) in URSLS else None
+    return beside(record) if display_name(record.spec) in URSLS else None
 
 
 def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:

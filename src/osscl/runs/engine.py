@@ -133,7 +133,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
         return
     data = options.data.resolve() if options.data is not None else None
     sent = replace(options, out=options.out.resolve(), data=data, watcher=Unwatched())  # workers have folders of theirs
-    with _cluster(engine.address) as ray:
+    with ray_cluster(engine.address) as ray:
         wanted = _wanted(ray, missing, options, engine)
         sent = replace(sent, shared_device=options.shared_device or part_of_a_gpu(wanted))
         waiting = _submit(ray, missing, sent, watch, wanted)
@@ -221,7 +221,7 @@ def _file(spec: RunSpec, options: Options) -> Path:
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None) -> Iterator[Any]:
+def ray_cluster(address: str | None) -> Iterator[Any]:
     """Ray, connected: to the cluster that the caller is connected to, to the one at `address`, or to one made here."""
     if address is not None:  # where whoever answers is not Ray, it would ask twenty times, 40 s each
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
