@@ -258,8 +258,6 @@ class PhotoModel:
         """Predictions for images that are embedded already."""
         parts = [self.predict_rows(rows, reject) for rows in chunks(found)]
         return _joined(parts) if parts else self.predict_rows(image_rows(found), reject)
-            parts[0] if len(parts) == 1 else _joined(parts) if parts else self.predict_rows(image_rows(found), reject)
-        )
 
     def predict_rows(self, rows: Tensor, reject: float | None = None) -> Prediction:
         """Predictions for embeddings (n, width)."""
