@@ -67,23 +67,24 @@ def test_kinds_never_met_look_less_known():
     assert float(known.min()) > 0 and float(known.max()) < 1
 
 
-def in_two_steps(seed: int) -> Unknown:
-    y = kinds(0, 4, 15)
-    x, pile = drawn(y, seed), summarise_pile([drawn(kinds(0, 8, 10), 1)], WIDTHS)
-    one = summarise(x[:30], y[:30], ["0", "1"], WIDTHS)
-    first = fit_head(one, x[:30], y[:30])
-    before = fit_unknown(first, pile, x[:30], y[:30]).calibration
-    sums = one.joined(summarise(x[30:], y[30:] - 2, ["2", "3"], WIDTHS))
-    head = fit_head(sums, x[30:], y[30:], first.trials)
-    return fit_unknown(head, pile, x[30:], y[30:], before)
+def in_two_steps(each: int, seed: int) -> Unknown:
+    """Taught `each` classes, then as many more; rows of the first step are gone at the second."""
+    y, names = kinds(0, 2 * each, 15), [str(i) for i in range(2 * each)]
+    x, pile, first = drawn(y, seed), summarise_pile([drawn(kinds(0, 10, 10), 1)], WIDTHS), y < each
+    one = summarise(x[first], y[first], names[:each], WIDTHS)
+    head = fit_head(one, x[first], y[first])
+    before = fit_unknown(head, pile, x[first], y[first]).calibration
+    sums = one.joined(summarise(x[~first], y[~first] - each, names[each:], WIDTHS))
+    head = fit_head(sums, x[~first], y[~first], head.trials)
+    return fit_unknown(head, pile, x[~first], y[~first], before)
 
 
-def test_scores_of_an_earlier_step_are_carried_without_its_rows():
-    found = [in_two_steps(seed) for seed in (0, 5, 6, 7)]
-    assert found[0].calibration.names == ("0", "1", "2", "3") and len(found[0].calibration.parts) == 60
-    rejected = torch.stack([one.rejects(drawn(kinds(0, 4, 200), 99)).float() for one in found])
-    assert 0.02 < float(rejected.mean()) < 0.09
-    assert abs(float(rejected[:, :400].mean() - rejected[:, 400:].mean())) < 0.06  # old classes like new ones
+@pytest.mark.parametrize(("each", "most"), [(4, 0.08), (2, 0.12)])  # two classes say little of how scores have moved
+def test_scores_of_an_earlier_step_are_carried_without_its_rows(each: int, most: float):
+    found = [in_two_steps(each, seed) for seed in (0, 5, 6, 7)]
+    assert len(found[0].calibration.names) == 2 * each and len(found[0].calibration.parts) == 30 * each
+    rejected = [one.rejects(drawn(kinds(0, 2 * each, 100), 99)).float().mean() for one in found]
+    assert 0.02 < float(torch.stack(rejected).mean()) < most
 
 
 @pytest.mark.parametrize("rows", [0, 1, 3, 10])

@@ -14,6 +14,7 @@ Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 FEWEST = 6  # rows below which there is one group
 MOST_GROUPS = 40  # that are looked for where nobody says how many
 MOST_ROWS = 2000  # that are held against each other; the others join the nearest group
+MOST_TURNED = 512  # rows that principal directions are found from
 DIRECTIONS = 24  # principal directions that are compared
 PENALTY = 2.0  # on further groups; 1 would be the usual one
 LAYERS = 2  # of the embedding that are compared, the first ones, unless others are named
@@ -43,7 +44,7 @@ def group(rows: Tensor, groups: int | None = None) -> Tensor:
 
 def sample_of(n: int) -> Tensor:
     """Rows that groups are found from: all, or MOST_ROWS of them, evenly spaced."""
-    return torch.linspace(0, max(n - 1, 0), min(n, MOST_ROWS), dtype=torch.float64).long()
+    return evenly(n, MOST_ROWS)
 
 
 def find_groups(rows: Tensor, groups: int | None = None) -> "Groups":
@@ -83,13 +84,18 @@ class _Directions:
 
     @classmethod
     def of(cls, rows: Tensor) -> "_Directions":
-        x = rows.double()
+        x = rows[evenly(len(rows), MOST_TURNED)].double()
         _, _, vectors = torch.linalg.svd(x - x.mean(0), full_matrices=False)
         return cls(x.mean(0), vectors[:DIRECTIONS].T)
 
     def place(self, rows: Tensor) -> Tensor:
         """Rows (n, d) in these directions."""
         return (rows.double() - self.middle) @ self.vectors
+
+
+def evenly(n: int, most: int) -> Tensor:
+    """At most so many of n rows, evenly spread."""
+    return torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).long()
 
 
 def _cut(tree: Matrix, groups: int) -> Tensor:

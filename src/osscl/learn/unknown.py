@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from osscl.learn.embedded import (
+    FLOOR,
     SHRINKAGES,
     Candidate,
     ClassSums,
     Head,
-    Spread,
     candidates,
     distances,
     left_out_distances,
@@ -116,29 +116,35 @@ class Everything:
     """The Gaussian of all rows of one layer, labelled or not."""
 
     middle: Tensor  # (d,)
-    spread: Spread
+    inverse: Tensor  # (d, d) of the shrunken covariance
     count: float
 
 
 def everything(sums: ClassSums, world: World, layer: int) -> Everything:
     """Labels and pile together; each row weighs the same."""
     counts, means = sums.counts, sums.means[layer].double()
-    labels, total = float(counts.sum()), float(counts.sum()) + world.count
+    total = float(counts.sum()) + world.count
     pile = world.means[layer].double()
     middle = ((counts[:, None] * means).sum(0) + world.count * pile) / total
     off, away = means - middle, pile - middle
     scatter = sums.scatters[layer].double() + world.scatters[layer].double()
     scatter = scatter + off.T @ (counts[:, None] * off) + world.count * torch.outer(away, away)
-    return Everything(middle, Spread.of(scatter, max(labels + world.count - 1, 1.0)), total)
+    return Everything(middle, _inverse(scatter / max(total - 1, 1.0)), total)
+
+
+def _inverse(covariance: Tensor) -> Tensor:
+    d = len(covariance)
+    level = (AROUND * covariance.trace() + FLOOR) / d
+    inverse: Tensor = torch.linalg.inv((1 - AROUND) * covariance + level * torch.eye(d, dtype=covariance.dtype))
+    return inverse
 
 
 def far_from_everything(rows: Tensor, all_rows: Everything, copies: Tensor) -> Tensor:
     """Squared distances (n,) to the middle of everything, as if the row's own `copies` (n,) had not been there."""
-    off = (rows - all_rows.middle) @ all_rows.spread.vectors
-    plain = (off * off * all_rows.spread.weights(AROUND)).sum(1)
-    n = all_rows.count
+    off, n = rows - all_rows.middle, all_rows.count
+    plain = ((off @ all_rows.inverse) * off).sum(1)
     others = (n - copies).clamp(min=1)
-    share = (1 - AROUND) / all_rows.spread.degrees * copies * n / others
+    share = (1 - AROUND) / max(n - 1, 1.0) * copies * n / others
     return plain / (1 - share * plain).clamp(min=1e-3) * (n / others) ** 2
 
 
@@ -155,9 +161,16 @@ class Calibration:
     owners: Tensor  # (n,) index of names
 
     def joined(self, other: "Calibration | None") -> "Calibration":
-        """With those of earlier steps."""
-        if other is None:
+        """With those of earlier steps, moved to where scores lie now.
+
+        More labels bring all left-out scores nearer to what new images score; earlier rows, which are gone, are taken
+        to have moved as far as this step's rows show beyond what classes differ anyway.
+        """
+        if other is None or not len(other.parts):
             return self
+        if not len(self.parts):
+            return Calibration(other.names, other.parts, other.owners)
+        other = Calibration(other.names, other.parts + _moved(other, self), other.owners)
         names = tuple(dict.fromkeys(other.names + self.names))
         mine = torch.tensor([names.index(n) for n in self.names], dtype=torch.long)[self.owners]
         theirs = torch.tensor([names.index(n) for n in other.names], dtype=torch.long)[other.owners]
@@ -177,6 +190,18 @@ class Calibration:
     def state(self) -> dict[str, Tensor]:
         """As tensors to store, without the names."""
         return {"parts": self.parts, "owners": self.owners}
+
+
+def _moved(before: Calibration, now: Calibration) -> Tensor:
+    """How far scores have moved from one step to the next, (layers,), drawn to 0 as James and Stein do."""
+    a, b = (torch.stack([c.parts[c.owners == i].mean(0) for i in c.owners.unique()]) for c in (before, now))
+    freedom = len(a) + len(b) - 2
+    if freedom < 1:
+        return torch.zeros_like(b[0])
+    between = ((a - a.mean(0)).square().sum(0) + (b - b.mean(0)).square().sum(0)) / freedom
+    shift = b.mean(0) - a.mean(0)
+    doubt = between * (1 / len(a) + 1 / len(b))
+    return shift * (1 - doubt / shift.square().clamp(min=1e-12)).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -270,11 +295,10 @@ def unknown_from(head: Head, world: World, calibration: Calibration) -> Unknown:
 
 def expected_scores(head: Head, all_rows: Everything, layer: int) -> Tensor:
     """The score that a row of each class has on average by the two Gaussians, (k,)."""
-    sums, within, around = head.sums, head.spreads[layer], all_rows.spread
+    sums, within = head.sums, head.spreads[layer]
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
     variances = within.values / max(within.degrees, 1.0)
-    turned = (around.vectors.T @ within.vectors).square() @ variances  # the class's variances along the other's axes
-    spread_around = (turned * around.weights(AROUND)).sum()
+    spread_around = (all_rows.inverse * sums.scatters[layer].double()).sum() / max(within.degrees, 1.0)
     spread_within = (variances * within.weights(WITHIN)).sum() * (1 + 1 / sums.counts)
     return far_from_everything(means, all_rows, none) + spread_around - spread_within
 
