@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from osscl.cli.bench import bench as bench_command
+from osscl.cli.measure import bench as bench_command
 from osscl.config import override
 from osscl.data.images import Labeled
 from osscl.errors import SpecError

@@ -113,7 +113,7 @@ def _teach(
     from osscl.runs.checkpoint import Options, is_occupied
 
     if is_occupied(folder):
-        raise Occupied(f"another process is at work in {folder}")
+        raise Occupied(f"{folder} is locked by another process")
     _require_names(labeled)
     pictures, others = _read(labeled, unlabeled, images)
     lesson = pictures.images, pictures.labels, others.images

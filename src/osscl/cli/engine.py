@@ -97,7 +97,7 @@ def watch_for(
 @contextlib.contextmanager
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """What this run is, then how far it has come."""
-    from osscl.cli.show import watching
+    from osscl.cli.show import announce, watching
     from osscl.runs.spec import name_of
 
     if title is None:
@@ -115,17 +115,3 @@ def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
     from osscl.runs.track import tracking
 
     return tracking(out / spec.id / "tensorboard", beside)
-
-
-def announce(spec: "RunSpec", out: Path, *, whole: bool = False) -> None:
-    """Its id and its folder; before them the spec in full, of a finished run where the `whole` is asked for."""
-    import yaml
-
-    from osscl.runs.spec import describe_schedule, name_of, spec_to_plain
-
-    finished = (out / spec.id / f"{spec.id}.json").exists()
-    if whole or not finished:
-        typer.echo(yaml.safe_dump(spec_to_plain(spec), sort_keys=False).rstrip())
-    typer.echo(f"# {name_of(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}")
-    if finished:
-        typer.echo("# finished before; nothing is run again")

@@ -24,6 +24,7 @@ from osscl.runs.checkpoint import Options, Position, Saver, divergence_set_aside
 from osscl.runs.evaluate import evaluate, judge_gate, judge_known, refuse_divergence, refuse_divergent_loss
 from osscl.runs.model import save_model
 from osscl.runs.presets import is_small
+from osscl.runs.progress import watched_options
 from osscl.runs.record import (
     Provenance,
     RunRecord,
@@ -41,9 +42,13 @@ from osscl.vision.encoder import ImageFormat
 
 
 def run(
-    spec: RunSpec, options: Options | None = None, *, method: type | None = None, stream: Stream | None = None
-) -> RunRecord:
-    """Carry a spec out, or go on with it, or hand back the record that is there. `method` is a class of your own."""
+    spec: RunSpec, options: Options | None = None, *, method: type | None = None, stream: Stream | None = None,
+    progress: bool | None = None,
+) -> RunRecord:  # fmt: skip
+    """Run a spec, resume it, or return its record if it is finished. `method` is a class of your own.
+
+    `progress` is shown in a terminal or notebook (None), everywhere (True) or never (False); see `watched_options`.
+    """
     options = options or Options()
     folder = options.out / spec.id
     finished = folder / f"{spec.id}.json"
@@ -61,7 +66,13 @@ def run(
         stream = replace(stream, banks=banks)
     built = build_stream(spec.scenario, banks, spec.seed)
     stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
-    with occupied(folder), divergence_set_aside(folder), threads_for(spec.method, spec.schedule):
+    title = f"{name_of(spec)} on {spec.scenario.main}, seed {spec.seed}"
+    with (
+        occupied(folder),
+        divergence_set_aside(folder),
+        threads_for(spec.method, spec.schedule),
+        watched_options(options, title, progress) as options,
+    ):
         if finished.exists():  # by now
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
