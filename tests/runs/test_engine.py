@@ -112,7 +112,7 @@ def test_a_run_that_diverges_does_not_keep_the_others_from_being_run(monkeypatch
 
     monkeypatch.setattr(engines, "run", run)
     done = []
-    with pytest.raises(UserError, match=f"1 of 3 runs failed.*{BASE.id}: the loss is nan"):
+    with pytest.raises(UserError, match=f"1 of 3 runs came to nothing.*{BASE.id}: the loss is nan"):
         for record in carry_out(SPECS, Options()):
             done.append(record)
     assert done == SPECS[1:]
@@ -134,7 +134,7 @@ def test_a_run_of_another_process_is_asked_for_again_after_the_others(monkeypatc
     assert list(carry_out(SPECS, Options())) == [*SPECS[1:], BASE]
     assert calls == [*(spec.id for spec in SPECS), BASE.id]
     busy = True
-    with pytest.raises(UserError, match=f"1 of 3 runs failed.*{BASE.id}: .*locked by another process"):
+    with pytest.raises(UserError, match=f"1 of 3 runs came to nothing.*{BASE.id}: another process"):
         list(carry_out(SPECS, Options()))
 
 
@@ -250,7 +250,7 @@ def diverges_first(spec):
 
 def test_a_run_that_diverges_on_ray_is_told_after_those_that_waited_for_it(cluster, here):
     done = []
-    with pytest.raises(UserError, match=f"1 of 2 runs failed.*{BASE.id}: the loss is nan"):
+    with pytest.raises(UserError, match=f"1 of 2 runs came to nothing.*{BASE.id}: the loss is nan"):
         for record in carry_out([BASE, SOFTER], Options(out=here / "ray"), Engine("ray"), diverges_first):
             done.append(record.id)
     assert done == [SOFTER.id]

@@ -88,7 +88,7 @@ def _here(specs: Sequence[RunSpec], options: Options, watch: Watch | None) -> It
 
 
 class Failed:
-    """Failed runs of a list, reported once the others are done."""
+    """Runs of a list that came to nothing, to be told when the others are done."""
 
     def __init__(self, runs: int) -> None:
         self.runs, self.errors = runs, dict[str, UserError]()
@@ -102,7 +102,7 @@ class Failed:
         if self.errors:
             told = "; ".join(f"{name}: {error}" for name, error in self.errors.items())
             kind = Occupied if all(isinstance(error, Occupied) for error in self.errors.values()) else Diverged
-            raise kind(f"{len(self.errors)} of {self.runs} runs failed: {told}")
+            raise kind(f"{len(self.errors)} of {self.runs} runs came to nothing, the others are done: {told}")
 
 
 def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:
@@ -117,7 +117,7 @@ def carry_out_one(
 ) -> RunRecord:
     """What every engine does with a spec."""
     with watch(spec) if watch is not None else nullcontext(options.watcher) as watcher:
-        return run(spec, replace(options, watcher=watcher), stream=stream, progress=False)
+        return run(spec, replace(options, watcher=watcher), stream=stream)
 
 
 # ----- Ray
@@ -202,9 +202,7 @@ def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord
         raise
     except ray.exceptions.WorkerCrashedError:
         tries = RETRIES + 1
-        raise UserError(
-            f"the worker of {spec.id} was lost {tries} times; run the same command again to resume"
-        ) from None
+        raise UserError(f"the worker of {spec.id} was lost {tries} times; the same command goes on") from None
     if isinstance(record, RunRecord) and not _file(spec, options).exists():  # the worker's disk is not ours
         write_record(record, _file(spec, options))
     return record

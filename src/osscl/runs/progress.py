@@ -114,7 +114,7 @@ def watched_options(options: Options, title: str, progress: bool | None) -> Iter
 
     None shows it in a terminal or notebook only, True everywhere, False nowhere.
     """
-    if not isinstance(options.watcher, Unwatched):
+    if type(options.watcher) is not Unwatched:  # a subclass is the caller's own
         yield options
         return
     with _on_stderr(title, progress) as watcher:
