@@ -82,7 +82,7 @@ def test_methods_without_a_reference_wait_for_nobody():
 @pytest.fixture
 def calls(monkeypatch):
     seen = []
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: seen.append(spec.id) or spec)
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: seen.append(spec.id) or spec)
     return seen
 
 
@@ -99,13 +99,13 @@ def test_runs_begin_one_by_one_as_their_records_are_asked_for(calls):
 
 def test_each_run_has_a_watcher_of_its_own(monkeypatch):
     watchers = []
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: watchers.append(options.watcher))
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: watchers.append(options.watcher))
     list(carry_out(SPECS, Options(), watch=lambda spec: contextlib.nullcontext(spec.id)))
     assert watchers == [spec.id for spec in SPECS]
 
 
 def test_a_run_that_diverges_does_not_keep_the_others_from_being_run(monkeypatch):
-    def run(spec, options, stream=None):
+    def run(spec, options, **_):
         if spec == BASE:
             raise Diverged("the loss is nan")
         return spec
@@ -123,7 +123,7 @@ def test_a_run_that_diverges_does_not_keep_the_others_from_being_run(monkeypatch
 def test_a_run_of_another_process_is_asked_for_again_after_the_others(monkeypatch):
     calls = []
 
-    def run(spec, options, stream=None):
+    def run(spec, options, **_):
         calls.append(spec.id)
         if spec == BASE and (len(calls) == 1 or busy):
             raise Occupied("another process is at work")
@@ -141,7 +141,7 @@ def test_a_run_of_another_process_is_asked_for_again_after_the_others(monkeypatc
 def test_minutes_bound_all_runs_together(monkeypatch):
     clock, left = iter(range(0, 6000, 30)), []
     monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: left.append(options.max_minutes))
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: left.append(options.max_minutes))
     list(carry_out(SPECS, Options(max_minutes=1.2)))
     assert left == pytest.approx([0.7, 0.2, 0.0])
 

@@ -17,7 +17,6 @@ from osscl.cli import (
     compare,
     data,
     demo,
-    figure,
     inspect,
     measure,
     model,
@@ -27,7 +26,7 @@ from osscl.cli import (
     table,
     tune,
 )
-from osscl.cli.wanted import UNFINISHED
+from osscl.cli.options import UNFINISHED
 from osscl.errors import Stopped, UserError, lacks_memory
 from osscl.text import printable
 
@@ -39,10 +38,7 @@ MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *INACCESSI
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Start here": {"demo": demo.demo, "list": run.list_names},
     "Runs": {"run": run.run, "runs": run.runs, "stream": run.stream, "tune": tune.tune, "report": report.report},
-    "The paper": {
-        "table": table.table, "figure": figure.figure, "experiments": figure.experiments, "claims": claims.claims,
-        "compare": compare.compare,
-    },
+    "The paper": {"table": table.table, "claims": claims.claims, "compare": compare.compare},
     "Your own images": {
         "fit": agent.fit, "update": agent.update, "predict": model.predict, "sort": sort.sort,
         "inspect": inspect.inspect, "back": inspect.back,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli.inspect import Agent, in_one_line, show_history, tell
+from osscl.cli.options import Device
 from osscl.cli.run import Changes
-from osscl.cli.wanted import Device
 from osscl.errors import Occupied, UserError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _teach(
     from osscl.runs.checkpoint import Options, is_occupied
 
     if is_occupied(folder):
-        raise Occupied(f"{folder} is locked by another process")
+        raise Occupied(f"another process is at work in {folder}")
     _require_names(labeled)
     pictures, others = _read(labeled, unlabeled, images)
     lesson = pictures.images, pictures.labels, others.images

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, watch_for
+from osscl.cli.options import (
+    Address,
+    EngineName,
+    GpuShare,
+    MaxMinutes,
+    SharedDevice,
+    ShareReferences,
+    Track,
+    watch_for,
+)
 from osscl.cli.specs import read_stream_file, seeds_of, spec_from_file, spec_of
-from osscl.cli.wanted import MaxMinutes
 from osscl.errors import SpecError, UserError, unknown
 from osscl.text import printable
 
@@ -99,7 +107,7 @@ def _run_all(
 ) -> None:
     from osscl.cli.show import announce, comparison, console, quoted
     from osscl.device import pick_device
-    from osscl.runs.engine import carry_out, carry_out_one
+    from osscl.runs.engine import run_one, run_specs
 
     if engine.name == "local":
         pick_device(options.device)  # refuse a wrong one before anything is printed
@@ -108,9 +116,9 @@ def _run_all(
     if engine.name == "ray":
         for spec in specs:
             announce(spec, options.out)
-    records = carry_out(specs, options, engine, watch)
+    records = run_specs(specs, options, engine, watch)
     if stream is not None:
-        records = iter([carry_out_one(specs[0], options, watch, stream)])
+        records = iter([run_one(specs[0], options, watch, stream)])
     for record in records:
         console().print(comparison([(record.configuration, record)]))
         typer.echo(f"predict: {quoted('osscl', 'predict', options.out / record.id)}")

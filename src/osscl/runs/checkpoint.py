@@ -219,7 +219,7 @@ def occupied(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Occupied(f"{folder} is locked by another process") from None
+            raise Occupied(f"another process is at work in {folder}") from None
         except OSError as error:
             raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
         names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
