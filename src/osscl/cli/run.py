@@ -1,4 +1,4 @@
-"""`osscl run`, `stream`, `runs` and `list`: start runs, look at their streams, see what is there."""
+"""`osscl run`, `stream`, `runs` and `list`: start runs, show their streams, list runs and names."""
 
 import re
 from pathlib import Path
@@ -230,7 +230,7 @@ def runs(
         records = [record for record in records if record.spec.schedule.name in wanted]
         unfinished = {file: spec for file, spec in unfinished.items() if spec and spec.schedule.name in wanted}
     if markdown:
-        typer.echo(tables.markdown(records), nl=False)
+        typer.echo("\n".join(map(printable, tables.markdown(records).split("\n"))), nl=False)
         return
     if not records and not unfinished:
         typer.echo(f"no runs in {printable(str(folder))}")
