@@ -272,11 +272,11 @@ def watch_for(
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """Print what a run is, then its progress."""
     from osscl.cli.show import announce, watching
-    from osscl.runs.spec import name_of
+    from osscl.runs.spec import display_name
 
     if title is None:
         announce(spec, out)
-    name = f"{name_of(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
+    name = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
     with (
         watching(name) as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as both,

@@ -215,7 +215,7 @@ def runs(
     from osscl.report.naming import method_name
     from osscl.runs.checkpoint import is_occupied
     from osscl.runs.record import read_records
-    from osscl.runs.spec import name_of
+    from osscl.runs.spec import display_name
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the folder that --out named")
@@ -242,7 +242,7 @@ def runs(
         shown.add_row(f"{_title(record.spec, method)}\n{record.id}", final, number(record.forgetting), minutes)
     states = {file: "running" if is_occupied(file.parent) else _state(file.parent) for file in unfinished}
     for file, spec in unfinished.items():
-        title = "unreadable spec" if spec is None else _title(spec, name_of(spec))
+        title = "unreadable spec" if spec is None else _title(spec, display_name(spec))
         shown.add_row(f"{title}\n{file.parent.name}", states[file], DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
@@ -288,9 +288,9 @@ def _title(spec: "RunSpec", method: str) -> str:
 
 def _resume_command(file: Path, spec: "RunSpec | None", folder: Path) -> str:
     from osscl.cli.show import quoted
-    from osscl.runs.spec import Elsewhere
+    from osscl.runs.spec import ForeignConfig
 
-    if spec is not None and isinstance(spec.method, Elsewhere):
+    if spec is not None and isinstance(spec.method, ForeignConfig):
         return printable(f"in Python, osscl.run(spec, method=...) with the class of {spec.type}: {file.parent.name}")
     rows = ["--stream", "FILE"] if spec is not None and spec.stream is not None else []
     return printable(quoted("osscl", "run", "--spec", file, *rows, "--out", folder))

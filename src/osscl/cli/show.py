@@ -23,7 +23,7 @@ from osscl.report.tables import minutes
 from osscl.runs.checkpoint import Watcher
 from osscl.runs.progress import PlainProgress, live_progress
 from osscl.runs.record import RunRecord, StepRecord
-from osscl.runs.spec import RunSpec, describe_schedule, name_of, spec_to_plain
+from osscl.runs.spec import RunSpec, describe_schedule, display_name, spec_to_plain
 from osscl.text import printable
 
 DASH = "—"
@@ -104,7 +104,9 @@ def announce(spec: RunSpec, out: Path) -> None:
 
 
 def print_id(spec: RunSpec, out: Path) -> None:
-    typer.echo(f"# {name_of(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}")
+    typer.echo(
+        f"# {display_name(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}"
+    )
 
 
 class LineByLine(yaml.SafeDumper):
