@@ -460,15 +460,6 @@ def test_a_run_records_every_commit_it_ran_on_once(osscl, tmp_path, monkeypatch)
     assert "first on CPU" in (tmp_path / "page.html").read_text()
 
 
-def test_a_session_of_unknown_origin_makes_no_time(osscl, checkpoint, tmp_path):
-    state = read_state(checkpoint)
-    del state["carried_out"]
-    write_state(checkpoint, state)
-    assert osscl(*LABELS_ONLY)[0] == 0
-    made_by = only_record(tmp_path).made_by
-    assert made_by.earlier[0].commit == "unknown" and not made_by.timed
-
-
 @pytest.mark.parametrize("stopped_early", [False, True])
 def test_a_reference_from_a_shared_device_makes_no_time(stopped_early, osscl, tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
