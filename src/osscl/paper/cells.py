@@ -1,5 +1,6 @@
 """A table of the paper as data: its cells, what is printed in each, and the runs that make it."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -49,13 +50,8 @@ class Cell:
         return f"{self.row}/{self.column}"
 
     def spec(self, schedule: Schedule, seed: int) -> RunSpec:
-        """The run of this cell, completely."""
-        made = make_spec(self.scenario, self.configuration, schedule, seed)
-        sized = schedule.small_net or schedule == DEMO  # by make_spec
-        method = on_small_net(made.method) if self.small and not sized else made.method
-        small = self.small or sized
-        changes = [_with_stand_in(change) for change in self.changes] if small else self.changes
-        return replace(made, method=override(method, changes))
+        """The complete run of this cell."""
+        return _spec(self.scenario, self.configuration, self.changes, self.small, schedule, seed)
 
 
 @dataclass(frozen=True)
@@ -98,6 +94,17 @@ class Table:
 
     def _speaks_of(self, note: str | Note) -> bool:
         return isinstance(note, str) or any(map(note.is_on, self.cells))
+
+
+@functools.cache  # tables share cells, and the id of a spec is expensive
+def _spec(
+    scenario: ScenarioSpec, configuration: str, changes: tuple[str, ...], small: bool, schedule: Schedule, seed: int
+) -> RunSpec:
+    made = make_spec(scenario, configuration, schedule, seed)
+    is_sized = schedule.small_net or schedule == DEMO  # by make_spec
+    method = on_small_net(made.method) if small and not is_sized else made.method
+    fitting = [_with_stand_in(change) for change in changes] if small or is_sized else changes
+    return replace(made, method=override(method, fitting))
 
 
 def _with_stand_in(change: str) -> str:
