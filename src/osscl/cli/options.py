@@ -273,11 +273,11 @@ def watch_for(
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """Print what a run is, then its progress."""
     from osscl.cli.show import watching
-    from osscl.runs.spec import name_of
+    from osscl.runs.spec import display_name
 
     if title is None:
         announce(spec, out)
-    name = f"{name_of(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
+    name = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
     with (
         watching(name) as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as both,
@@ -296,11 +296,13 @@ def announce(spec: "RunSpec", out: Path, *, whole: bool = False) -> None:
     """Its id and its folder; before them the spec in full, of a finished run where the `whole` is asked for."""
     import yaml
 
-    from osscl.runs.spec import describe_schedule, name_of, spec_to_plain
+    from osscl.runs.spec import describe_schedule, display_name, spec_to_plain
 
     finished = (out / spec.id / f"{spec.id}.json").exists()
     if whole or not finished:
         typer.echo(yaml.safe_dump(spec_to_plain(spec), sort_keys=False).rstrip())
-    typer.echo(f"# {name_of(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}")
+    typer.echo(
+        f"# {display_name(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}"
+    )
     if finished:
         typer.echo("# finished before; nothing is run again")

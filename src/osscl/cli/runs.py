@@ -53,7 +53,7 @@ def runs(
     from osscl.report.naming import method_name
     from osscl.runs.checkpoint import is_occupied
     from osscl.runs.record import read_records
-    from osscl.runs.spec import name_of
+    from osscl.runs.spec import display_name
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the one that --out named")
@@ -82,7 +82,7 @@ def runs(
     at_work = {file for file in specs if is_occupied(file.parent)}
     for file, spec in specs.items():
         state = "at work" if file in at_work else "diverged" if _diverged(file.parent) else "unfinished"
-        words = "a spec that cannot be read" if spec is None else _words(spec, name_of(spec))
+        words = "a spec that cannot be read" if spec is None else _words(spec, display_name(spec))
         shown.add_row(f"{words}\n{file.parent.name}", state, DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
@@ -124,9 +124,9 @@ def _words(spec: "RunSpec", method: str) -> str:
 
 def _going_on(file: Path, spec: "RunSpec | None", folder: Path) -> str:
     from osscl.cli.show import quoted
-    from osscl.runs.spec import Elsewhere
+    from osscl.runs.spec import ForeignConfig
 
-    if spec is not None and isinstance(spec.method, Elsewhere):
+    if spec is not None and isinstance(spec.method, ForeignConfig):
         return f"from Python, osscl.run(spec, method=...) with the class of {spec.type}: {file.parent.name}"
     rows = ["--stream", "FILE"] if spec is not None and spec.stream is not None else []
     return quoted("osscl", "run", "--spec", file, *rows, "--out", folder)

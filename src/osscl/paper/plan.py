@@ -13,7 +13,7 @@ from osscl.methods.base import DEMO, Schedule
 from osscl.paper.cells import Cell, Measure
 from osscl.runs.engine import reference_key
 from osscl.runs.record import RunRecord, is_retimed, read_record, record_files
-from osscl.runs.spec import Elsewhere, RunSpec
+from osscl.runs.spec import ForeignConfig, RunSpec
 
 Records = Mapping[str, RunRecord]  # by id; the second, timed record of a run by `retimed_id(id)`
 
@@ -53,7 +53,7 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
 
 def _checked_record(path: Path) -> RunRecord:
     record = read_record(path)
-    if not isinstance(record.spec.method, Elsewhere) and record.spec.id != record.id:
+    if not isinstance(record.spec.method, ForeignConfig) and record.spec.id != record.id:
         raise DataError(f"{path}: its id is not that of its spec")
     return record
 

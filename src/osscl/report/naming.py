@@ -7,7 +7,7 @@ from osscl.config import content_id, plain
 from osscl.methods import CONFIGURATIONS
 from osscl.runs.presets import demo_sized, on_small_net
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import name_of
+from osscl.runs.spec import display_name
 from osscl.stream.scenario import ScenarioSpec
 
 MOST_CHANGES = 4  # listed in a name
@@ -39,7 +39,7 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
 
 def method_name(record: RunRecord) -> str:
     """The configuration's name; for fields without a name, the nearest configuration and what differs from it."""
-    method, name = record.spec.method, name_of(record.spec)
+    method, name = record.spec.method, display_name(record.spec)
     if type(method) not in map(type, CONFIGURATIONS.values()):  # of another package, whose defaults are unknown here
         return f"{name} {content_id(method, 6)}"
     if name in CONFIGURATIONS:

@@ -1,7 +1,7 @@
 """Recipes side by side, judged on validation rows: of the reference network, and of the head of a finished run."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from osscl.config import override
 from osscl.data.images import Labeled, concat
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError
-from osscl.learn.linear_head import HeadConfig
-from osscl.methods.base import Method, PhaseLog, Progress, Runtime
-from osscl.methods.co2l import Co2l, Co2lConfig
-from osscl.methods.gate import Look, open_gate
+from osscl.methods.base import Phases, Progress, Runtime
+from osscl.methods.co2l import Co2lConfig
+from osscl.methods.gate import fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.runs.evaluate import evaluate
@@ -26,7 +25,7 @@ from osscl.runs.model import load, read_spec
 from osscl.runs.run import load_banks, setting_of
 from osscl.runs.spec import RunSpec
 from osscl.stream.build import build_stream
-from osscl.stream.step import Step, Stream
+from osscl.stream.step import Stream
 from osscl.vision.encoder import Encoder, in_chunks
 
 SHOTS = (25, 5)
@@ -75,13 +74,13 @@ def _study(
 
     setting = setting_of(spec, stream)
     runtime = Runtime(device, precision_of(device), progress=progress)
-    reference = Reference(config, setting, runtime)
-    log, step = PhaseLog(runtime), stream.step(0)
-    reference.learn(step.unlabeled, 0, log)
-    look = Look(spec.method.gate, reference.encoder, setting.augmentation, spec.seed, ("gate", 0))
-    gate = open_gate(look, step.labeled, step.new_classes)
-    scores, _ = gate.score(look.for_scores(step.unlabeled))
-    cost = log.reports["reference"]
+    phases, step = Phases(setting, runtime), stream.step(0)
+    phases.begin_step(0)
+    reference = Reference(config, setting, phases)
+    reference.learn(step.unlabeled, 0)
+    gate = fit_gate(spec.method.gate, reference.encoder, step.labeled, step.new_classes, setting, 0)
+    scores, _ = gate.score(in_chunks(reference.encoder, step.unlabeled))
+    cost = phases.log.reports["reference"]
     return Variant(
         tuple(changes), float(losses[0]), n_shot(reference.encoder, stream),
         metrics.auroc(scores.cpu(), stream.truth(0).seen), cost.seconds, cost.updates,
@@ -112,7 +111,7 @@ def nearest_mean_accuracy(features: Tensor, known: Labeled, tests: Tensor, asked
 
 @dataclass(frozen=True)
 class HeadVariant:
-    """One way to fit the head of a trained agent, and what came of it."""
+    """One way to fit the head of a trained agent, and its result."""
 
     changes: tuple[str, ...]  # to the head's config
     final: float  # % over all classes, on validation rows
@@ -122,56 +121,21 @@ class HeadVariant:
 def study_heads(
     folder: Path, variants: Sequence[Sequence[str]], data: Path | None = None, device: str = "auto"
 ) -> list[HeadVariant]:
-    """Fit heads anew to the network of a finished run, on its last step and the memory as updated after it."""
+    """Refit the head of a finished run, on its last step and the memory as updated after it."""
     spec, where = read_spec(folder), pick_device(device)
     if spec.stream is not None:
-        raise SpecError(f"heads are studied on streams that scenario and seed make; {folder} had one from a file")
+        raise SpecError(f"{folder} used a stream file; heads are studied on streams that scenario and seed define")
     if not isinstance(spec.method, UrslConfig | Co2lConfig) or not spec.scenario.validation_share:
-        raise SpecError(f"heads are studied on a run of ursl or co2l with --validation; {folder} holds another one")
-    if "memory" in changed_fields(variants):
-        raise SpecError("the memory is as updated after the last step here: leave out head.memory")
+        raise SpecError(f"heads are studied on runs of ursl, ursl-plus or co2l with --validation, not {folder}")
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
-    agent = load(folder, device).agent
-    step = stream.step(len(stream) - 1)
-    # A config's own demands on its head are made here: Co2L has no gate and no reference.
-    configs: list[Any] = [override(spec.method, [f"head.{change}" for change in changes]) for changes in variants]
-    fit = _ursl_heads(agent, step, configs) if isinstance(agent, Ursl) else _co2l_heads(agent, step)
-    results = []
-    for changes, config in zip(variants, configs, strict=True):
+    agent: Any = load(folder, device).agent
+    step, results = stream.step(len(stream) - 1), []
+    for changes in variants:
         began = time.perf_counter()
-        fit(config)
+        agent.config = override(spec.method, [f"head.{change}" for change in changes])
+        if isinstance(agent, Ursl):
+            agent.fit_head(step, agent.segregate(step))
+        else:
+            agent.fit_head(step)
         results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
     return results
-
-
-def _ursl_heads(agent: Ursl, step: Step, configs: Sequence[UrslConfig]) -> Callable[[Any], None]:
-    """Fits URSL's heads by a config; refuses what the run has not kept."""
-    heads, found = [config.head for config in configs], agent.segregate(step)
-    if found is None and any(head.reference or head.pseudo != "none" for head in heads):
-        raise SpecError("reference and pseudo need a reference network, and this run has none")
-    if agent.heads.called is None and any(head.pseudo == "past" for head in heads):
-        raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
-    if any(head.carried and not _networks_of(head) <= set(agent.heads.carrier.places) for head in heads):
-        raise SpecError(
-            "carried=true needs a run with head.carried on the same networks: this one has carried less along"
-        )
-
-    def fit(config: UrslConfig) -> None:
-        agent.heads.config = config.head
-        agent.fit_heads(step, found)
-
-    return fit
-
-
-def _co2l_heads(agent: Method, step: Step) -> Callable[[Any], None]:
-    assert isinstance(agent, Co2l)
-
-    def fit(config: Co2lConfig) -> None:
-        agent.config = config
-        agent.head = agent.fit_head(step)
-
-    return fit
-
-
-def _networks_of(head: HeadConfig) -> set[str]:
-    return {"learner", "reference"} if head.reference > 0 else {"learner"}
