@@ -1,6 +1,7 @@
 """Options of commands that need runs: which cells, where records are, where and how missing runs are executed."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,6 +70,7 @@ class TableRequest:
     seeds: tuple[int, ...]
     shard: tuple[int, int] | None = None
 
+    @functools.cached_property
     def runs(self) -> "list[RunSpec]":
         """The runs of these cells, or of one shard of them."""
         from osscl.paper.plan import runs_of, sharded
@@ -136,7 +138,7 @@ class Recorded:
         and its run is not repeated."""
         from osscl.paper.plan import retimed_id, to_be_timed
 
-        specs = request.runs()
+        specs = request.runs
         unrecorded = [spec for spec in specs if spec.id not in self.records and spec.id not in self.files]
         shown = to_be_timed(request.table.cells, request.schedule, request.seeds) if timed else set()
         untimed = [spec for spec in specs if spec.id in shown and spec.id in self.records]

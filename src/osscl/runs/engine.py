@@ -1,6 +1,7 @@
 """Run a list of specs, one after another on this machine or on a Ray cluster; records are the same either way."""
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -51,6 +52,7 @@ class Engine:
 LOCAL = Engine()
 
 
+@functools.cache
 def reference_key(spec: RunSpec) -> str | None:
     """Equal for runs that train the same reference networks; None for a run that trains none."""
     method = spec.method
