@@ -656,7 +656,7 @@ def test_a_second_record_that_tells_no_time_either_is_named_and_not_made_again(
 def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
     command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs"]
     code, _, line = osscl(*command, "--max-minutes", "0")
-    assert code == 3 and line == "osscl: stopped; the same command goes on from here\n"
+    assert code == 3 and line == "osscl: Stopped. Run the same command again to resume.\n"
     assert "started" in osscl(*command, "--dry-run")[1]
     assert osscl(*command)[0] == 0
     sessions = [json.loads(path.read_text())["made_by"]["sessions"] for path in tmp_path.glob("runs/*/*-s0-*.json")]
