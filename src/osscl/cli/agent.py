@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osscl.cli.options import Device
 from osscl.cli.run import Changes
-from osscl.cli.wanted import Device
 from osscl.errors import Occupied, Stopped, UserError
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from osscl.agent.classifier import ContinualClassifier
@@ -352,7 +353,7 @@ def _embed(
     pile = learner.embed(others.files, _counting("unlabelled", check_time))
     problems = [*given.notes, *others.notes, *(one.reason for part in (found, pile) for one in part.skipped)]
     for note in (*found.notes, *pile.notes):
-        typer.echo(f"note: {in_one_line(note)}", err=True)
+        typer.echo(f"note: {printable(note)}", err=True)
     return ReadStep(learner.step(found, labels, pile), files, problems)
 
 
@@ -390,7 +391,7 @@ def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str])
 
     new, others = len({*labels} - {*made.class_names}), len(step.unlabeled)
     further = sorted({*labels} & {*made.class_names})
-    more = f", more of {in_one_line(', '.join(further))}" if further else ""
+    more = f", more of {printable(', '.join(further))}" if further else ""
     typer.echo(
         f"{new} new class{'es' * (new != 1)}{more}; {counted(len(labels), 'labelled image')}, {others} unlabelled"
     )
@@ -411,12 +412,12 @@ def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str])
 def _doubtful(labels: list[str], known: list[str]) -> list[str]:
     """Warnings about classes with a single image and about names that differ only in case or spaces."""
     alone = sorted(name for name, n in Counter(labels).items() if n == 1 and name not in known)
-    notes = [f"warning: only one image of {in_one_line(', '.join(alone))}"] if alone else []
+    notes = [f"warning: only one image of {printable(', '.join(alone))}"] if alone else []
     spelled: dict[str, list[str]] = {}
     for name in dict.fromkeys([*known, *labels]):
         spelled.setdefault(" ".join(name.split()).casefold(), []).append(name)
     alike = [names for names in spelled.values() if len(names) > 1 and not {*names} <= {*known}]
-    return notes + [f"warning: {in_one_line(' and '.join(map(repr, names)))} are different classes" for names in alike]
+    return notes + [f"warning: {printable(' and '.join(map(repr, names)))} are different classes" for names in alike]
 
 
 def _counting(kind: str, check_time: Callable[[], None] = lambda: None) -> Callable[[int, int], None]:
@@ -462,11 +463,6 @@ def _cluster(made: "ContinualClassifier", engine: str, address: str) -> Iterator
 def report_problems(problems: Sequence[str]) -> None:
     """Print what was skipped to stderr."""
     for problem in problems[:MOST_PROBLEMS]:
-        typer.echo(f"skipped: {in_one_line(problem)}", err=True)
+        typer.echo(f"skipped: {printable(problem)}", err=True)
     if (more := len(problems) - MOST_PROBLEMS) > 0:
         typer.echo(f"skipped: {more} more", err=True)
-
-
-def in_one_line(text: str) -> str:
-    """Replace unprintable characters, which file names may contain."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

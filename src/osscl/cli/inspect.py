@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.cli.agent import Agent, in_one_line, report_problems
-from osscl.cli.wanted import Device
+from osscl.cli.agent import Agent, report_problems
+from osscl.cli.options import Device
 from osscl.errors import UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,7 +137,7 @@ def _classes_of(step: "LearnedStep") -> str:
 
     more = [f"more of {', '.join(step.further)}"] if step.further else []
     parts = [step.edit] if step.edit else [*([", ".join(step.classes)] if step.classes else []), *more]
-    return in_one_line("; ".join(parts)) or DASH
+    return printable("; ".join(parts)) or DASH
 
 
 def _tested(made: "ContinualClassifier", folder: Path) -> "tuple[Path, Evaluation, dict[str, float]]":

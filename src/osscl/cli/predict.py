@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.cli.agent import in_one_line, report_problems
-from osscl.cli.wanted import Device
+from osscl.cli.agent import report_problems
+from osscl.cli.options import Device
 from osscl.errors import DataError, UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -320,7 +321,7 @@ def _show_counts(pictures: "Sequence[SortedPicture]") -> None:
     counts = Counter(str(picture.target.parent) for picture in sorted(pictures, key=_rank))
     shown = table("folder", "pictures")
     for folder, n in counts.items():
-        shown.add_row(in_one_line(folder), str(n))
+        shown.add_row(printable(folder), str(n))
     console().print(shown)
 
 
