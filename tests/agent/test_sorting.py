@@ -3,21 +3,22 @@
 import csv
 import os
 import re
+import time
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from osscl.agent import sorting
 from osscl.agent.contact_sheet import MOST_SHOWN, ShownPicture, contact_sheet
 from osscl.agent.sorting import (
     SortedPicture,
     _without_clashes,
     as_folder_name,
     class_folder_names,
-    cluster,
     new_folder,
     place_pictures,
 )
@@ -25,40 +26,6 @@ from osscl.data.benchmarks import load_bank
 from osscl.errors import UserError
 
 GREY = ["--size", "8", "--grey", "--device", "cpu", "--memory", "20", "--augmentation", "glyphs"]
-
-
-def blobs(*sizes):
-    """Rows about as many corners as there are sizes."""
-    rng = torch.Generator().manual_seed(0)
-    corners = torch.eye(len(sizes), 6)
-    parts = [corners[i] + 0.05 * torch.randn(n, 6, generator=rng) for i, n in enumerate(sizes)]
-    return torch.cat(parts), torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-
-
-def test_clusters_are_found_and_numbered_by_size():
-    rows, truth = blobs(10, 30, 20)
-    assert cluster(rows).tolist() == torch.tensor([2, 0, 1])[truth].tolist()
-    assert torch.equal(cluster(rows), cluster(rows))
-
-
-def test_the_number_of_groups_may_be_given():
-    rows, _ = blobs(10, 30, 20)
-    assert [len(cluster(rows, k).unique()) for k in (1, 2, 5)] == [1, 2, 5]
-    assert cluster(rows[:3], 9).sort().values.tolist() == [0, 1, 2]  # no more than there are rows
-
-
-def test_too_few_or_equal_rows_are_one_group():
-    rows, _ = blobs(3, 4)
-    assert cluster(rows[:1], 3).tolist() == [0]
-    for few in (rows, rows[:1], rows[:0], torch.ones(20, 3)):
-        assert cluster(few).tolist() == [0] * len(few)
-
-
-def test_rows_beyond_the_sample_join_the_nearest_group(monkeypatch):
-    rows, _ = blobs(40, 120, 80)
-    whole = cluster(rows)
-    monkeypatch.setattr(sorting, "MOST_CLUSTERED", 60)
-    assert torch.equal(cluster(rows), whole)
 
 
 def test_clashing_names_get_a_number():
@@ -80,9 +47,27 @@ def test_any_class_name_becomes_a_distinct_folder():
 
 def test_a_contact_sheet_escapes_text_and_limits_pictures():
     path = PurePosixPath("a&b", "<x> #1.png")
-    page = contact_sheet("Q&A", ["a < b"], {"a&b": [ShownPicture(path, "<i>", '"')] * (MOST_SHOWN + 1)})
+    picture = ShownPicture(path, "<i>", '"', Path("nowhere"))
+    page = contact_sheet("Q&A", ["a < b"], {"a&b": [picture] * (MOST_SHOWN + 1)})
     assert "<i>" not in page and "a &lt; b" in page and "Q&amp;A" in page and f"the first {MOST_SHOWN} shown" in page
     assert 'src="a%26b/%3Cx%3E%20%231.png"' in page and page.count("<img") == MOST_SHOWN
+
+
+@pytest.mark.parametrize("name", ["a.ppm", "a.tiff", "a.png", "16bit.png"])
+def test_thumbnails_show_every_format(tmp_path, name):
+    if name.startswith("16"):
+        Image.fromarray(np.full((40, 60), 30000, np.uint16)).save(tmp_path / name)
+    else:
+        Image.new("RGB", (60, 40), "red").save(tmp_path / name)
+    thumbnail = ShownPicture(PurePosixPath(name), "", "", tmp_path / name).thumbnail
+    shown = Image.open(BytesIO(b64decode(thumbnail.partition(",")[2])))
+    assert shown.format == "JPEG" and shown.size == (128, 128)
+
+
+def test_many_equal_names_are_numbered_in_linear_time():
+    started = time.monotonic()
+    names = _without_clashes([PurePosixPath("cat")] * 50_000, ["a.png"] * 50_000)
+    assert len({*names}) == 50_000 and time.monotonic() - started < 20
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +122,9 @@ def test_the_page_shows_existing_files(typed, shelf, tmp_path):
     into = tmp_path / "sorted"
     typed("sort", shelf / "agent", shelf / "pile" / "2", "--into", into, "--link", "--device", "cpu")
     page = (into / "index.html").read_text()
-    addresses = re.findall(r'src="(.*?)"', page)
+    addresses = re.findall(r'href="(.*?)"', page)
     assert len(addresses) == 32 and all((into / unquote(address)).is_file() for address in addresses)
+    assert page.count("data:image/jpeg;base64,") == 32
     assert all(path.is_symlink() for path in into.rglob("*.png"))
 
 

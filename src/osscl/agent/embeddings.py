@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from osscl.agent.embedding_store import KEY, Array, EmbeddingStore
-from osscl.data.pictures import Picture, decode_photo, hearing_warnings, read_content
+from osscl.data.pictures import SMALLEST, Picture, decode_photo, hearing_warnings, read_content
 from osscl.errors import DataError
 from osscl.vision.preprocessing import require_views
 from osscl.vision.pretrained import PretrainedEncoder
@@ -110,6 +110,8 @@ def embed_images(
     def picture(i: int) -> Image.Image:
         image = images[i]
         if isinstance(image, Image.Image):
+            if min(image.size) < SMALLEST:
+                raise DataError(f"image {i} has {image.width}x{image.height} pixels, at least {SMALLEST} are needed")
             return image.convert("RGB")
         return Image.fromarray(np.ascontiguousarray(np.asarray(image).transpose(1, 2, 0)).squeeze()).convert("RGB")
 
