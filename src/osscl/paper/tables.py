@@ -397,8 +397,9 @@ def chosen_rows() -> list[tuple[str, ...]]:
     """Fields that the paper names or in which our configurations differ: its value and each of ours."""
     ours = [flat(plain(configuration(name))) for name in COMPARED]
     named = [field for field in ours[0] if field in CHOSEN]
-    differ = [field for field in ours[0] if field not in CHOSEN and any(one[field] != ours[0][field] for one in ours)]
-    return [(f, _written(CHOSEN.get(f)), *(_written(one[f]) for one in ours)) for f in (*named, *differ)]
+    fields = dict.fromkeys(field for one in ours for field in one if field not in CHOSEN)
+    differ = [field for field in fields if any(one.get(field) != ours[0].get(field) for one in ours)]
+    return [(f, _written(CHOSEN.get(f)), *(_written(one.get(f)) for one in ours)) for f in (*named, *differ)]
 
 
 def _written(value: Any) -> str:
