@@ -81,7 +81,7 @@ def test_methods_without_a_reference_wait_for_no_other_run():
 @pytest.fixture
 def calls(monkeypatch):
     seen = []
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: seen.append(spec.id) or spec)
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: seen.append(spec.id) or spec)
     return seen
 
 
@@ -98,13 +98,13 @@ def test_runs_start_one_by_one_as_their_records_are_requested(calls):
 
 def test_each_run_has_its_own_watcher(monkeypatch):
     watchers = []
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: watchers.append(options.watcher))
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: watchers.append(options.watcher))
     list(run_specs(SPECS, Options(), watch=lambda spec: contextlib.nullcontext(spec.id)))
     assert watchers == [spec.id for spec in SPECS]
 
 
 def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch):
-    def run(spec, options, stream=None):
+    def run(spec, options, **_):
         if spec == BASE:
             raise Diverged("the loss is nan")
         return spec
@@ -122,7 +122,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch):
 def test_a_locked_run_is_tried_again_after_the_others(monkeypatch):
     calls = []
 
-    def run(spec, options, stream=None):
+    def run(spec, options, **_):
         calls.append(spec.id)
         if spec == BASE and (len(calls) == 1 or busy):
             raise Occupied("another process is at work")
@@ -140,7 +140,7 @@ def test_a_locked_run_is_tried_again_after_the_others(monkeypatch):
 def test_minutes_bound_all_runs_together(monkeypatch):
     clock, left = iter(range(0, 6000, 30)), []
     monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: left.append(options.max_minutes))
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: left.append(options.max_minutes))
     list(run_specs(SPECS, Options(max_minutes=1.2)))
     assert left == pytest.approx([0.7, 0.2, 0.0])
 

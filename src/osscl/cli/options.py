@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osscl.errors import Diverged, Occupied, UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from osscl.methods.base import Schedule
@@ -156,7 +157,7 @@ def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     folders = [folder for folder in (*(results or [RESULTS]), out) if folder.is_dir()]
     records, problems = known_records(folders)
     for problem in problems:
-        typer.echo(f"skipped: {problem}", err=True)
+        typer.echo(f"skipped: {printable(problem)}", err=True)
     paths = [path for folder in folders for path in record_files(folder)]
     names = {retimed_id(path.stem) if TIMED in path.parts[:-1] else path.stem for path in paths}
     return Recorded(records, frozenset({*names, *records}))
@@ -272,7 +273,7 @@ def watch_for(
 @contextlib.contextmanager
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """Print what a run is, then its progress."""
-    from osscl.cli.show import watching
+    from osscl.cli.show import announce, watching
     from osscl.runs.spec import display_name
 
     if title is None:
@@ -290,19 +291,3 @@ def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
     from osscl.runs.track import tracking
 
     return tracking(out / spec.id / "tensorboard", beside)
-
-
-def announce(spec: "RunSpec", out: Path, *, whole: bool = False) -> None:
-    """Its id and its folder; before them the spec in full, of a finished run where the `whole` is asked for."""
-    import yaml
-
-    from osscl.runs.spec import describe_schedule, display_name, spec_to_plain
-
-    finished = (out / spec.id / f"{spec.id}.json").exists()
-    if whole or not finished:
-        typer.echo(yaml.safe_dump(spec_to_plain(spec), sort_keys=False).rstrip())
-    typer.echo(
-        f"# {display_name(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}"
-    )
-    if finished:
-        typer.echo("# finished before; nothing is run again")

@@ -126,7 +126,7 @@ def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:
 def run_one(spec: RunSpec, options: Options, watch: Watch | None = None, stream: Stream | None = None) -> RunRecord:
     """Run one spec, in this process or in a worker."""
     with watch(spec) if watch is not None else nullcontext(options.watcher) as watcher:
-        return run(spec, replace(options, watcher=watcher), stream=stream)
+        return run(spec, replace(options, watcher=watcher), stream=stream, progress=False)
 
 
 # ----- Ray
