@@ -103,16 +103,11 @@ class Mine(Gem):
     pass
 
 
-class Below(GemConfig):
-    pass
-
-
 def test_a_method_of_ones_own_does_not_take_a_config_of_the_packages():
     spec = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
     assert class_of(spec, None) is class_of(spec, Gem) is Gem
-    for config in (spec.method, Below()):
-        with pytest.raises(SpecError, match="give your class its own"):
-            class_of(replace(spec, method=config), Mine)
+    with pytest.raises(SpecError, match="give your class its own"):
+        class_of(spec, Mine)
 
 
 def test_a_class_of_ones_own_is_not_named_like_a_method_of_the_packages():
