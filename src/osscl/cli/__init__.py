@@ -16,7 +16,6 @@ from osscl.cli import (
     compare,
     data,
     demo,
-    figure,
     inspect,
     model,
     report,
@@ -27,7 +26,7 @@ from osscl.cli import (
     table,
     tune,
 )
-from osscl.cli.wanted import UNFINISHED
+from osscl.cli.options import UNFINISHED
 from osscl.errors import Stopped, UserError, lacks_memory
 
 LEARNING = ("run", "fit", "tune")  # commands that take batches of another size
@@ -49,8 +48,6 @@ app.command("runs")(runs.runs)
 app.command("list")(runs.names)
 app.command("stream")(run.stream)
 app.command("table")(table.table)
-app.command("figure")(figure.figure)
-app.command("experiments")(figure.experiments)
 app.command("claims")(claims.claims)
 app.command("compare")(compare.compare)
 app.command("tune")(tune.tune)

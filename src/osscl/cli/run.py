@@ -5,9 +5,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, announce, watch_for
+from osscl.cli.options import (
+    Address,
+    EngineName,
+    GpuShare,
+    MaxMinutes,
+    SharedDevice,
+    ShareReferences,
+    Track,
+    announce,
+    watch_for,
+)
 from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
-from osscl.cli.wanted import MaxMinutes
 from osscl.errors import SpecError
 
 if TYPE_CHECKING:
@@ -95,7 +104,7 @@ def _carry_out(
 ) -> None:
     from osscl.cli.show import comparison, console, quoted
     from osscl.device import pick_device
-    from osscl.runs.engine import carry_out, carry_out_one
+    from osscl.runs.engine import run_one, run_specs
 
     if engine.name == "local":
         pick_device(options.device)  # a wrong one is told before anything is shown
@@ -104,9 +113,9 @@ def _carry_out(
     if engine.name == "ray":
         for spec in specs:
             announce(spec, options.out, whole=True)
-    records = carry_out(specs, options, engine, watch)
+    records = run_specs(specs, options, engine, watch)
     if stream is not None:
-        records = iter([carry_out_one(specs[0], options, watch, stream)])
+        records = iter([run_one(specs[0], options, watch, stream)])
     for record in records:
         console().print(comparison([(record.configuration, record)]))
         typer.echo(f"predict: {quoted('osscl', 'predict', options.out / record.id)}")

@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by its name, and the cells that a user picks."""
+"""The paper's tables and figures as data, each by its name, and the limitations that it states."""
 
 import functools
 from collections.abc import Mapping
@@ -9,11 +9,8 @@ from typing import Any
 import yaml
 
 from osscl.config import flat, plain
-from osscl.errors import SpecError, unknown
+from osscl.errors import unknown
 from osscl.methods.base import PAPER
-from osscl.paper import tables as ablations
-from osscl.paper import tables as published
-from osscl.paper import tables as search
 from osscl.paper.cells import Cell, Measure, Note, Published, Table, with_plus
 from osscl.runs.spec import EXPERIMENTS, configuration
 from osscl.stream.scenario import ScenarioSpec
@@ -418,35 +415,27 @@ OURS = "URSL's cells run ursl: the paper's algorithm; optimisers, projector and 
 
 
 def _noted(table: Table) -> Table:
-    """The table, with a word on what runs in URSL's cells."""
+    """The table with a note on what runs in URSL's cells."""
     return replace(table, notes=(*table.notes, Note("*", OURS, configurations="ursl*")))
 
 
 TABLES: Mapping[str, Table] = {
     table.id: _noted(table)
-    for table in (
-        published.T1, published.T2, published.T3, ablations.T4, ablations.T5, ablations.T6, search.T7, search.T8,
-        ablations.T9, ablations.T10, ablations.T11, ablations.T12, ablations.T13, ablations.T14, ablations.T15,
-        ablations.T16, ablations.T17, ablations.T18,
-    )
-}  # fmt: skip
-FIGURES: Mapping[str, Table] = {"F1": ablations.F1, "F2": ablations.F2}
-COMMANDS = {"table": TABLES, "figure": FIGURES, "experiments": LIMITS}
+    for table in (T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, T16, T17, T18)
+}
+FIGURES: Mapping[str, Table] = {"F1": F1, "F2": F2}
+ALL_TABLES: Mapping[str, Table] = {**TABLES, **FIGURES, **LIMITS}
 
 
-def one_of(tables: Mapping[str, Table], kind: str, name: str, *others: str) -> Table:
-    """The table of this name, in capitals or not; `others` are names that are allowed besides."""
-    id = name.upper()
-    if id in tables:
-        return tables[id]
-    for command, elsewhere in COMMANDS.items():
-        if id in elsewhere:
-            raise SpecError(f"{id} is no {kind}: osscl {command} {id}")
-    raise unknown(kind, name, [*others, *tables])
+def table_named(name: str) -> Table:
+    """The table, figure or limitation of this name, in capitals or not."""
+    if name.upper() not in ALL_TABLES:
+        raise unknown("table", name, ["list", *ALL_TABLES])
+    return ALL_TABLES[name.upper()]
 
 
 def picked(table: Table, patterns: str | None) -> Table:
-    """The table with the cells that `patterns` names: cells, rows or columns, with * and ?, between commas."""
+    """The table with the cells that match a comma-separated list of cells, rows or columns, with * and ?."""
     if patterns is None:
         return table
     chosen: set[str] = set()
@@ -463,20 +452,18 @@ def _matches(cell: Cell, pattern: str) -> bool:
 
 
 def cell_of(table: str, name: str) -> Cell:
-    """A cell of the paper by its table and name."""
-    return next(cell for cell in {**TABLES, **FIGURES}[table].cells if cell.name == name)
+    """The cell of this name in a table."""
+    return next(cell for cell in ALL_TABLES[table].cells if cell.name == name)
 
 
-def published_of(scenario: ScenarioSpec, method: object) -> Pair | None:
-    """Mean and std that the paper has of a method, by its fields, in a scenario; None: no table has such a cell."""
-    alike = (theirs for known, theirs in _published_methods().get(scenario, ()) if known == method)
-    found = next(alike, None)
-    return None if found is None else (found.mean, found.std or 0.0)
+def published_of(scenario: ScenarioSpec, method: object) -> Published | None:
+    """The accuracy that the paper prints of a method, by its fields, in a scenario; None where it has no such cell."""
+    return next((theirs for known, theirs in _published_methods().get(scenario, ()) if known == method), None)
 
 
 @functools.cache
 def _published_methods() -> dict[ScenarioSpec, list[tuple[object, Published]]]:
-    """Every accuracy that the paper prints, by its scenario, the first tables first."""
+    """Every accuracy that the paper prints, by scenario, in the order of the tables."""
     made: dict[ScenarioSpec, list[tuple[object, Published]]] = {}
     for table in TABLES.values():
         for cell in table.cells:

@@ -122,6 +122,12 @@ class RunRecord:
     steps: tuple[StepRecord, ...]
     made_by: Provenance
 
+    @property
+    def minutes(self) -> float | None:
+        """Wall-clock minutes, a cached reference at its original training time; None where times do not count."""
+        cached = sum(phase.seconds for step in self.steps for phase in step.phases if phase.cached)
+        return (self.made_by.seconds + cached) / 60 if self.made_by.timed else None
+
 
 def record_to_plain(record: RunRecord) -> dict[str, Any]:
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
@@ -177,12 +183,12 @@ def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
             problems.append(str(error))
             continue
         first = records.setdefault(record.id, record)
-        if first != record and not is_timed_anew(first, record):
+        if first != record and not is_retimed(first, record):
             problems.append(f"{path} is another record of {record.id}")
     return list(records.values()), problems
 
 
-def is_timed_anew(first: RunRecord, other: RunRecord) -> bool:
+def is_retimed(first: RunRecord, other: RunRecord) -> bool:
     """Whether another record of a run has the time that the first one lacks."""
     return other.made_by.timed and not first.made_by.timed
 

@@ -15,7 +15,7 @@ from osscl.config import content_id
 from osscl.errors import Diverged, SpecError, Stopped, UserError
 from osscl.methods.base import Progress
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
-from osscl.runs.engine import carry_out_one
+from osscl.runs.engine import run_one
 from osscl.runs.record import RunRecord, StepRecord
 from osscl.runs.spec import RunSpec
 from osscl.tools.search_space import Choice, Range, Space, changed, own_point
@@ -254,7 +254,7 @@ def _run(study: Any, trial: Any, search: Search, options: Options) -> RunRecord:
             judge.hears(twin.intermediate_values)
             raise Pruned
         try:
-            record = carry_out_one(spec, replace(options, out=search.folder / "runs", watcher=judge))
+            record = run_one(spec, replace(options, out=search.folder / "runs", watcher=judge))
         except Pruned:
             (search.folder / "runs" / spec.id / "checkpoint.safetensors").unlink(missing_ok=True)  # nobody goes on
             raise
