@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from osscl.report.beside import Beside, beside_paper
-from osscl.report.formats import TableSection
+from osscl.report.formats import Column, ResultTable
 from osscl.report.page import build_page, is_demo_page
+from osscl.report.paper_comparison import PaperComparison, compare_with_paper
 from osscl.runs.record import flaw_of, read_records
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -28,12 +28,14 @@ def test_the_page_needs_nothing_but_itself(ursl):
 
 def test_all_recorded_runs_fit_in_three_megabytes(tmp_path):
     records, _ = read_records(RESULTS / "h200")
-    assert len(build_page(records, beside=beside_paper(records)).encode()) < 3_000_000
+    assert len(build_page(records, paper=compare_with_paper(records)).encode()) < 3_000_000
 
 
 def test_nothing_in_a_record_can_break_out_of_its_place(ursl):
     vile = replace(ursl, configuration=VILE, made_by=replace(ursl.made_by, command=f"osscl {VILE} \udc80", device=VILE))
-    page = build_page([vile], title=VILE, beside=Beside(claims=[TableSection(VILE, (VILE,), [(VILE,)], VILE)]))
+    page = build_page(
+        [vile], title=VILE, paper=PaperComparison(claims=ResultTable(VILE, (Column(VILE),), [(VILE,)], (VILE,)))
+    )
     assert 'alert("x")' not in page and "&lt;script&gt;alert(&#34;x&#34;)" in page
     assert data_of(page)["chapters"][0]["rows"][0]["runs"][0]["device"] == VILE
     page.encode()  # no half characters either
@@ -51,7 +53,7 @@ def test_the_same_records_make_the_same_page(kept):
 
 
 def test_titles_and_ids_are_unique(kept):
-    page = build_page(kept, beside=beside_paper(kept))
+    page = build_page(kept, paper=compare_with_paper(kept))
     titles = re.findall(r"<h2[^>]*>([^<#]+)", page)
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(titles) == len(set(titles)) > 10 and len(ids) == len(set(ids))
@@ -62,10 +64,17 @@ def test_the_conclusion_can_be_read_without_a_script(ursl):
 
 
 def test_tables_and_claims_reach_the_page(ursl):
-    further = Beside(tables=[TableSection("T2 <b>", ("cell", "verdict"), [("5 %", "reached")] * 3, "n=3")])
-    page = build_page([ursl], beside=further)
+    table = ResultTable("T2 <b>", (Column("cell"), Column("ours", ours=True)), [("5 %", 3), ("10 %", None)], ("n=3",))
+    page = build_page([ursl], paper=PaperComparison(tables={"paper": [table]}))
     assert "T2 &lt;b&gt;" in page and "Beside the paper" in page and "The paper&#39;s claims" not in page
+    assert "1 of 2 without a number of ours" in page and '<div data-schedule="paper">' in page
     assert "Beside the paper" not in build_page([ursl])
+
+
+def test_the_claims_begin_with_their_summary(kept):
+    claims = ResultTable("Claims", (Column("claim"),), [("it helps",)], ("1 claim: 1 undecided.", "more"))
+    page = build_page(kept, paper=PaperComparison(claims=claims))
+    assert page.index("1 claim: 1 undecided.") < page.index("it helps") < page.index("more</p>")
 
 
 def test_only_a_watched_page_reloads_itself(ursl):

@@ -35,13 +35,13 @@ def report(
     ] = False,
 ) -> None:
     """Make one page of records that opens from disk, or print its headline table."""
-    from osscl.report.formats import FORMATS, as_text
-    from osscl.report.tables import headline
+    from osscl.report.formats import RENDERERS
+    from osscl.report.tables import headline_table
     from osscl.storage import write_text
 
     form = "markdown" if form == "md" else form
-    if form not in (PAGE, *FORMATS):
-        raise unknown("format", form, (PAGE, *FORMATS))
+    if form not in (PAGE, *RENDERERS):
+        raise unknown("format", form, (PAGE, *RENDERERS))
     if watch and form != PAGE:
         raise UserError("--watch needs --format html")
     refuse_missing(places)
@@ -52,7 +52,7 @@ def report(
         assert target is not None
         watch_records(places, target, data) if watch else write_page(records_in(places), target, data)
         return
-    text = as_text([headline(records_in(places))], form)
+    text = RENDERERS[form](headline_table(records_in(places)))
     if target is None:
         typer.echo(text, nl=False)
         return
@@ -61,11 +61,11 @@ def report(
 
 
 def write_page(records: "Sequence[RunRecord]", target: Path, data: Path | None, refresh: int = 0) -> None:
-    from osscl.report.beside import beside_paper
     from osscl.report.page import build_page
+    from osscl.report.paper_comparison import compare_with_paper
     from osscl.storage import write_text
 
-    page = build_page(records, banks_of(records, data), beside_paper(records), refresh=refresh)
+    page = build_page(records, banks_of(records, data), compare_with_paper(records), refresh=refresh)
     write_text(target, page)
     typer.echo(f"Wrote {target}: {len(records)} records, {len(page.encode()) / 1e6:.1f} MB")
 

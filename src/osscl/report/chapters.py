@@ -13,7 +13,7 @@ from osscl.report.naming import changes, method_name, unusual_words
 from osscl.report.tables import grouped
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import describe_schedule, name_of
-from osscl.tools.compare import difference
+from osscl.tools.compare import PairedDifference
 
 READINGS = ("ursl", "ursl-as-printed")  # of the paper's algorithm
 FAMILY = (*READINGS, "ursl-plus")  # everything else is a competitor
@@ -65,7 +65,8 @@ class Entry:
         """The paper's mean and deviation for this method; None beside runs of another schedule and beside URSL-plus."""
         spec = self.first.spec
         method = CONFIGURATIONS["ursl"] if self.configuration in READINGS else spec.method
-        return published_of(spec.scenario, method) if spec.schedule == PAPER else None
+        theirs = published_of(spec.scenario, method) if spec.schedule == PAPER else None
+        return None if theirs is None else (theirs.mean, theirs.std or 0.0)
 
     @property
     def result(self) -> str:
@@ -216,13 +217,14 @@ def _called(entry: Entry) -> str:
 def _gap(first: Entry, second: Entry, whom: str) -> str:
     """As in: 8.8 points above DM at 27.8 % (n = 1); with the interval where several seeds are paired."""
     seeds = sorted(first.finals.keys() & second.finals.keys())
+    values = [tuple(entry.finals[seed] for seed in seeds) for entry in (first, second)]
+    pairs = PairedDifference(tuple(seeds), *values)
+    gap = pairs.mean if seeds else first.mean - second.mean
+    words = f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'} {whom}"
     if len(seeds) < 2:
-        gap = first.mean - second.mean
-        return f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'} {whom}"
-    found = difference([first.finals[seed] for seed in seeds], [second.finals[seed] for seed in seeds])
-    words = f"{abs(found.mean):.1f} points {'above' if found.mean >= 0 else 'below'} {whom}"
-    if found.low is None or found.high is None:
+        return words
+    if (ends := pairs.interval()) is None:
         return f"{words} ({len(seeds)} paired seeds)"
-    zero = " includes 0" if found.low <= 0 <= found.high else ""
-    interval = f"95 % interval {found.low:+.1f} to {found.high:+.1f}".replace("-", "−")
+    zero = " includes 0" if ends[0] <= 0 <= ends[1] else ""
+    interval = f"95 % interval {ends[0]:+.1f} to {ends[1]:+.1f}".replace("-", "−")
     return f"{words} ({interval}{zero}, {len(seeds)} paired seeds)"

@@ -59,7 +59,7 @@ function readAddress() {
   const here = data.chapters.filter(one => one.key === given.get("setting"));
   const chosen = here.find(one => one.schedule === given.get("schedule")) ?? here[0] ?? start;
   Object.assign(view, {
-    section: byId(decodeURIComponent(section)) ? section : null, setting: chosen.key, schedule: chosen.schedule,
+    section: byId(section) ? section : null, setting: chosen.key, schedule: chosen.schedule,
     pins: list("pins"), step: Number(given.get("step")) || null, open: list("open"),
   });
 }

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from osscl import __version__
 from osscl.data.images import ImageBank
-from osscl.report.beside import Beside
+from osscl.report.formats import environment, to_html
+from osscl.report.paper_comparison import PaperComparison
 from osscl.report.payload import payload
 from osscl.runs.record import RunRecord
 
@@ -34,7 +34,7 @@ METHOD_STEPS = (
 def build_page(
     records: Sequence[RunRecord],
     banks: Mapping[str, ImageBank] | None = None,
-    beside: Beside | None = None,
+    paper: PaperComparison | None = None,
     title: str = "Continual learning in an open world",
     demo: bool = False,
     refresh: int = 0,
@@ -44,8 +44,8 @@ def build_page(
     chapters = data["chapters"]
     methods = {row["name"] for chapter in chapters for row in chapter["rows"]}
     numbers = ((len(records), "run"), (len(methods), "method"), (len({c["key"] for c in chapters}), "setting"))
-    sections = STORY | DETAILS | ({"paper": "Paper"} if beside else {})
-    sections |= {"claims": "Claims"} if beside and beside.claims else {}
+    sections = STORY | DETAILS | ({"paper": "Paper"} if paper else {})
+    sections |= {"claims": "Claims"} if paper and paper.claims else {}
     return environment().get_template("page.html").render(
         title=title,
         demo=demo,
@@ -54,7 +54,8 @@ def build_page(
         counts=", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in numbers),
         sections=(sections | {"method": "Method", "runs": "Runs"}).items(),
         conclusion=chapters[data["opening"]]["conclusion"],
-        paper=beside,
+        paper=paper,
+        table_html=lambda table: Markup(to_html(table)),
         method_steps=METHOD_STEPS,
         drawing=_own("method.svg"),
         css=_own("page.css"),
@@ -63,14 +64,6 @@ def build_page(
         version=__version__,
         records=len(records),
     )  # fmt: skip
-
-
-def environment() -> Environment:
-    """Templates that escape whatever a record, a class name or a command holds."""
-    made = Environment(loader=PackageLoader("osscl", "report"), autoescape=True, undefined=StrictUndefined)
-    made.trim_blocks = made.lstrip_blocks = True
-    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    return made
 
 
 def is_demo_page(path: Path) -> bool:

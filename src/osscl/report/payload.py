@@ -111,7 +111,7 @@ def entry_numbers(entry: Entry, pictures: Pictures) -> Json:
         "met": [len(step.new_classes) for step in first.steps],
         "confusion": first.confusion,
         "phases": _phase_minutes(timed),
-        "minutes": [round((run.made_by.seconds + _cached_seconds(run)) / 60, 3) for run in timed],
+        "minutes": [_rounded(run.minutes, 3) for run in timed],
         "peak": [run.made_by.peak_memory for run in entry.runs],
         "runs": [_made(run) for run in entry.runs],
         "spec": spec_to_plain(first.spec),
@@ -176,11 +176,6 @@ def _phase_minutes(runs: Sequence[RunRecord]) -> dict[str, float]:
         for phase in (phase for step in run.steps for phase in step.phases):
             total[phase.name] = total.get(phase.name, 0.0) + phase.seconds / 60 / len(runs)
     return {name: round(minutes, 4) for name, minutes in total.items()}
-
-
-def _cached_seconds(run: RunRecord) -> float:
-    """A cached reference counts its original training time."""
-    return sum(phase.seconds for step in run.steps for phase in step.phases if phase.cached)
 
 
 def _made(run: RunRecord) -> Json:
