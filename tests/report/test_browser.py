@@ -113,7 +113,7 @@ def test_selectors_change_conclusion_and_figure(browser, pages):
     assert browser.evaluate("document.querySelectorAll('.paper').length") == 0  # another schedule than the paper's
     assert browser.evaluate(
         "[...document.querySelectorAll('[data-schedule]')].filter(d => !d.hidden).map(d => d.dataset.schedule)"
-    ) == ["short"]
+    ) == ["short", "short"]  # tables and claims
     choose(browser, "setting", 0)
     assert browser.evaluate(CONCLUSION).startswith("On CIFAR-10 among CIFAR-100")
     assert browser.errors == []

@@ -34,7 +34,9 @@ def test_all_recorded_runs_fit_in_three_megabytes(tmp_path):
 def test_nothing_in_a_record_can_break_out_of_its_place(ursl):
     vile = replace(ursl, configuration=VILE, made_by=replace(ursl.made_by, command=f"osscl {VILE} \udc80", device=VILE))
     page = build_page(
-        [vile], title=VILE, paper=PaperComparison(claims=ResultTable(VILE, (Column(VILE),), [(VILE,)], (VILE,)))
+        [vile],
+        title=VILE,
+        paper=PaperComparison(claims={VILE: ResultTable(VILE, (Column(VILE),), [(VILE,)], (VILE,))}, summary=VILE),
     )
     assert 'alert("x")' not in page and "&lt;script&gt;alert(&#34;x&#34;)" in page
     assert data_of(page)["chapters"][0]["rows"][0]["runs"][0]["device"] == VILE
@@ -71,10 +73,12 @@ def test_tables_and_claims_reach_the_page(ursl):
     assert "Beside the paper" not in build_page([ursl])
 
 
-def test_the_claims_begin_with_their_summary(kept):
-    claims = ResultTable("Claims", (Column("claim"),), [("it helps",)], ("1 claim: 1 undecided.", "more"))
-    page = build_page(kept, paper=PaperComparison(claims=claims))
-    assert page.index("1 claim: 1 undecided.") < page.index("it helps") < page.index("more</p>")
+def test_the_claims_begin_with_their_summary_and_schedules_are_apart(kept):
+    tables = {name: ResultTable(name, (Column("claim"),), [(f"it helps {name}",)], ("more",)) for name in ("paper", "")}
+    page = build_page(kept, paper=PaperComparison(claims=tables, summary="2 claims."))
+    assert (
+        page.index("2 claims.") < page.index("it helps paper") < page.index("1 claims without") < page.index("more</p>")
+    )
 
 
 def test_only_a_watched_page_reloads_itself(ursl):

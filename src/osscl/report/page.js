@@ -72,7 +72,7 @@ function address(section) {
 }
 function writeAddress() {
   history.replaceState(null, "", address(view.section));
-  for (const link of document.querySelectorAll("nav a, a.link, .skip")) {
+  for (const link of document.querySelectorAll("nav a, a.link")) {
     link.dataset.to ??= link.hash.slice(1);
     link.setAttribute("href", address(link.dataset.to));
   }
@@ -110,7 +110,7 @@ function lines(width, items, { bar, unit, high }) {
   const left = narrow ? 6 : Math.min(width * .36, letters * 7.3 + 14), right = narrow ? 12 : 150;
   const room = narrow ? 40 : 30, height = room * items.length + 40;
   const ends = items.flatMap(item => [item.value, item.low, item.high, item.paper?.[0]]).filter(value => value != null);
-  const min = Math.min(0, ...ends), max = high ?? Math.max(min + 1e-6, 0, ...ends) * 1.04;
+  const min = Math.min(0, ...ends) * 1.04, max = high ?? Math.max(min + 1e-6, 0, ...ends) * 1.04;
   const at = value => left + (value - min) / (max - min || 1) * (width - left - right);
   const drawn = canvas(width, height);
   for (const tick of ticks(min, max, narrow ? 4 : 7)) {
@@ -399,6 +399,7 @@ function render() {
   fill(byId("setting"), [...new Map(data.chapters.map(one => [one.key, one.label]))], view.setting);
   fill(byId("schedule"), data.chapters.filter(one => one.key === view.setting).map(one => [one.schedule, one.schedule]), view.schedule);
   for (const part of document.querySelectorAll("[data-schedule]")) part.hidden = part.dataset.schedule !== view.schedule;
+  for (const words of document.querySelectorAll(".nothing")) words.hidden = !!words.parentNode.querySelector("[data-schedule]:not([hidden])");
   Object.keys(SECTIONS).forEach(redraw);
   writeAddress();
 }

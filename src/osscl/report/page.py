@@ -1,6 +1,7 @@
 """The report: one HTML file that needs nothing else, as a function of records."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from markupsafe import Markup
 
 from osscl import __version__
 from osscl.data.images import ImageBank
-from osscl.report.formats import environment, to_html
+from osscl.report.formats import ResultTable, environment, to_html
 from osscl.report.paper_comparison import PaperComparison
 from osscl.report.payload import payload
 from osscl.runs.record import RunRecord
@@ -55,7 +56,8 @@ def build_page(
         sections=(sections | {"method": "Method", "runs": "Runs"}).items(),
         conclusion=chapters[data["opening"]]["conclusion"],
         paper=paper,
-        table_html=lambda table: Markup(to_html(table)),
+        split=_split,
+        table_html=lambda table: Markup(to_html(table, "cards")),
         method_steps=METHOD_STEPS,
         drawing=_own("method.svg"),
         css=_own("page.css"),
@@ -64,6 +66,12 @@ def build_page(
         version=__version__,
         records=len(records),
     )  # fmt: skip
+
+
+def _split(table: ResultTable) -> tuple[ResultTable, ResultTable]:
+    """Rows with a number of ours, and those without under a title of their own."""
+    measured, missing = table.split_measured()
+    return measured, replace(missing.without_empty_columns(), title=f"{table.title}: rows without a number of ours")
 
 
 def is_demo_page(path: Path) -> bool:

@@ -1,7 +1,7 @@
 """The paper's tables and claims beside our records, as typed tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from osscl.methods.base import PAPER, SCHEDULES, Schedule
 from osscl.paper.cells import Measure, Published, Table
@@ -226,7 +226,8 @@ class PaperComparison:
 
     tables: Mapping[str, Sequence[ResultTable]] = field(default_factory=dict)  # with a number of ours, by schedule
     values: Sequence[ResultTable] = ()  # tables that need no run
-    claims: ResultTable | None = None
+    claims: Mapping[str, ResultTable] = field(default_factory=dict)  # by schedule; "" for those without a pair
+    summary: str = ""  # of the claims
     notes: tuple[str, ...] = ()  # what is missing, and why
 
 
@@ -250,8 +251,19 @@ def compare_with_paper(records: Sequence[RunRecord]) -> PaperComparison:
     if all(shown.is_trial for shown in recorded):
         return PaperComparison(tables, notes=_missing_notes(records, recorded))
     values = [paper_table(table, known, PAPER, ()) for table in TABLES.values() if not table.cells]
-    claims = claims_table(sorted_findings(known), known)
-    return PaperComparison(tables, values, claims, _missing_notes(records, recorded))
+    found = sorted_findings(known)
+    by_schedule: dict[str, list[Finding]] = {}
+    for finding in found:
+        by_schedule.setdefault("" if finding.schedule is None else finding.schedule.name, []).append(finding)
+    claims = {name: _page_claims(some, known, name) for name, some in by_schedule.items()}
+    return PaperComparison(tables, values, claims, summary(found), _missing_notes(records, recorded))
+
+
+def _page_claims(found: Sequence[Finding], known: Records, schedule: str) -> ResultTable:
+    """The claims of one schedule; the page says once how many there are in all."""
+    made = claims_table(found, known)
+    title = f"Claims at the schedule {schedule}" if schedule else "Claims without a pair of runs"
+    return replace(made.without_empty_columns(), title=title, notes=made.notes[1:])
 
 
 def _recorded(known: Records) -> Iterator[_Shown]:
