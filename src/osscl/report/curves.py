@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from html import escape
 from statistics import mean, stdev
 
-from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, text_section
-from osscl.report.plots import BAND, Figure, Key, axis, curve, plot
+from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
 from osscl.runs.record import GateRecord, RunRecord
 
 AUROC, PRECISION = "AUROC, related against foreign", "precision"
@@ -61,19 +60,6 @@ def gate_table(title: str, notes: Sequence[str], records: Sequence[RunRecord]) -
     rows: list[Row] = [(one.classes, one.number, other.number) for one, other in both]
     about = f"Means over seeds; precision is the share of U-hat that is of the main set. {SPREAD}"
     return ResultTable(title, columns, rows or [(None, None, None)], (about, *notes))
-
-
-def figure(table: ResultTable, records: Sequence[RunRecord]) -> Figure:
-    """Both curves in one figure of a page."""
-    classes = [point.classes for point in over_time(records, auroc)]
-    keys = (Key(AUROC, 0), Key(PRECISION, 1))
-    data = []
-    for key, value in zip(keys, (auroc, precision), strict=True):
-        by_seed = [[None if step.gate is None else value(step.gate) for step in run.steps] for run in records]
-        data += curve(key, classes, by_seed, f"%{{x}} classes: {key.name} %{{y:.3f}}")
-    drawn = plot(data, xaxis=axis("classes seen", tickvals=classes), yaxis=axis("", range=[0, 1.02]))
-    caption = " ".join([*table.notes, *([BAND] if len(records) > 1 else [])])
-    return Figure(table.title, caption, (drawn,), text_section(table), height=340, keys=keys)
 
 
 def gate_svg(title: str, about: str, records: Sequence[RunRecord]) -> str:

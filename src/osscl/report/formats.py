@@ -224,6 +224,7 @@ def environment() -> "Environment":
         loader=PackageLoader("osscl", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     made.filters |= {"prose": prose, "value_text": value_text}
     made.tests |= {
         "number": lambda value: isinstance(value, Number),
@@ -247,47 +248,3 @@ def to_html(table: ResultTable, css: str = "") -> str:
 
 
 RENDERERS: dict[str, Callable[[ResultTable], str]] = {"markdown": to_markdown, "csv": to_csv, "latex": to_latex}
-
-
-# ----- Tables of text, until the page's figures have typed tables
-
-
-@dataclass(frozen=True)
-class TableSection:
-    """A table whose cells are text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    note: str = ""
-
-    @property
-    def typed(self) -> ResultTable:
-        return ResultTable(self.title, tuple(map(Column, self.columns)), self.rows, (self.note,))
-
-
-def text_section(table: ResultTable) -> TableSection:
-    shown = table.shown()
-    rows = [tuple(map(value_text, row)) for row in shown.rows]
-    return TableSection(table.title, tuple(column.name for column in shown.columns), rows, "\n".join(table.notes))
-
-
-def as_markdown(table: TableSection) -> str:
-    return to_markdown(table.typed)
-
-
-def as_csv(table: TableSection) -> str:
-    return to_csv(table.typed)
-
-
-def as_latex(table: TableSection) -> str:
-    return to_latex(table.typed)
-
-
-FORMATS: dict[str, Callable[[TableSection], str]] = {"markdown": as_markdown, "csv": as_csv, "latex": as_latex}
-
-
-def as_text(tables: Sequence[TableSection], form: str) -> str:
-    title = {"markdown": "## {}\n\n", "csv": "# {}\n", "latex": "% {}\n"}[form]
-    heads = [title.format(table.title) if len(tables) > 1 else "" for table in tables]
-    return "\n".join(head + FORMATS[form](table) for head, table in zip(heads, tables, strict=True))

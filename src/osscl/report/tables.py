@@ -6,17 +6,7 @@ from statistics import mean, stdev
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER
 from osscl.paper.tables import published_of
-from osscl.report.formats import (
-    SPREAD,
-    Column,
-    Number,
-    ResultTable,
-    Row,
-    TableSection,
-    text_section,
-    to_markdown,
-    value_text,
-)
+from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_markdown
 from osscl.report.naming import method_name, setting_words
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import display_name
@@ -103,21 +93,3 @@ def _gate_ends(run: RunRecord) -> tuple[float | None, float | None]:
 
 def markdown(records: Iterable[RunRecord]) -> str:
     return to_markdown(headline_table(records))
-
-
-# ----- as text, until the page takes typed tables
-
-HEADLINE = tuple(column.name for column in COLUMNS)
-beside = published_beside
-
-
-def headline(records: Iterable[RunRecord]) -> TableSection:
-    return text_section(headline_table(records))
-
-
-def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    return tuple(map(value_text, headline_values(runs)))
-
-
-def minutes(record: RunRecord) -> float | None:
-    return record.minutes
