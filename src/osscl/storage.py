@@ -1,81 +1,45 @@
-"""Nested state as one safetensors file: tensors as tensors, everything else as JSON in its header. No pickle."""
+"""Everything that is written: files whole or not at all, locked folders, and nested state as safetensors. No pickle."""
 
 import contextlib
-import errno
 import json
 import os
+import re
 import secrets
+import shutil
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
-from osscl.errors import UserError
+from osscl.errors import Locked, UserError
 
 SUFFIX = ".safetensors"
+# Version 0.1 named its drafts by process number; safetensors named its own .tmpXXXXXX.
+DRAFT = re.compile(
+    r"\..+\.[0-9a-f]{8}\.draft"
+    r"|\.(spec\.json|(checkpoint|model[0-9-]*)\.safetensors|.+-s[0-9]+-[0-9a-f]{12}\.json)\.[0-9]+(\.[0-9a-f]+)?"
+    r"|\.tmp[0-9A-Za-z]{6}"
+)
+ABANDONED = 3600.0  # seconds since the last write to a draft after which its writer is taken for dead
 
 
-def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Write aside, then rename: whoever reads `path` finds the old state or the new one, never half of one."""
-    tensors: dict[str, Tensor] = {}
-    skeleton = _without_tensors(state, "", tensors)
-    with aside(path.with_suffix(SUFFIX)) as draft:
-        try:
-            save_file(tensors, str(draft), metadata={"state": json.dumps(skeleton)})
-        except SafetensorError as error:  # a full disk, in this library's words
-            raise OSError(errno.EIO, str(error), str(path)) from None
-        draft.chmod(0o666 & ~_umask())  # safetensors lets nobody else read what it writes
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def read_state(path: Path, device: torch.device | str = "cpu", *, tensors: bool = True) -> dict[str, Any] | None:
-    """The state in `path`; None where there is none, or a file that is damaged. Without `tensors`, which are None then,
-    the file's header is all that is read."""
-    path = path.with_suffix(SUFFIX)
-    try:
-        with path.open("rb"):
-            pass  # whatever keeps a file from being opened, safe_open calls it not found
-        with safe_open(str(path), framework="pt", device=str(device)) as file:
-            found = {key: file.get_tensor(key) if tensors else None for key in file.keys()}  # noqa: SIM118 - not a dict
-            skeleton = json.loads((file.metadata() or {})["state"])
-        return _with_tensors(skeleton, found)  # type: ignore[no-any-return]
-    except (FileNotFoundError, SafetensorError, KeyError, ValueError, RecursionError):
-        return None  # any other OSError says nothing of the file, which may be good
-
-
-def refuse_to_overwrite(file: Path | None) -> None:
-    """Asked before the work that would be written there."""
-    if file is not None and (file.exists() or file.is_symlink()):
-        raise UserError(f"{file} exists; nothing is overwritten, give another file")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all; where it cannot be, that is the user's to know."""
-    try:
-        with aside(path) as draft:
-            draft.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+# ----- files and folders that appear whole
 
 
 @contextlib.contextmanager
-def aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it takes the place of `path` when the block ends well. Only of a file: where a
-    device, a pipe or a folder is, nothing is written."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A draft beside `path` to write to, which replaces `path` if the block succeeds. Readers of `path` see the old
+    content or the new, never a part. Refuses to replace anything but a regular file."""
     if path.exists() and not path.is_file():
-        raise UserError(f"cannot write {path}: it is there, and no regular file")
+        raise UserError(f"cannot write {path}: it exists and is not a regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The process number alone is not enough on a disk that several machines or containers write to.
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    draft = _draft_of(path)
     try:
         yield draft
         with draft.open("rb") as file:
@@ -85,7 +49,134 @@ def aside(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def draft_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path`, to be filled and renamed to `path`; removed at the end if it is still there."""
+    draft = _draft_of(path)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
+
+
+def remove_drafts(folder: Path, older_than: float = ABANDONED) -> None:
+    """Remove the drafts of killed writers. In a folder that others may be writing to, only those not written to for
+    `older_than` seconds; errors are ignored, since a draft costs nothing but space."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if _is_draft(entry) and time.time() - entry.stat().st_mtime >= older_than:
+                    shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+
+
+def _is_draft(entry: Path) -> bool:
+    if not DRAFT.fullmatch(entry.name) or entry.is_symlink():
+        return False
+    if entry.is_dir():
+        return entry.suffix == ".draft"
+    return entry.suffix == ".draft" or not entry.name.startswith(".tmp") or _begins_like_safetensors(entry)
+
+
+def _begins_like_safetensors(file: Path) -> bool:
+    with file.open("rb") as opened:
+        head = opened.read(9)
+    return not head or head[8:] == b"{"  # after the length of the header
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file atomically; a failure is a UserError."""
+    try:
+        with atomic_write(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def refuse_to_overwrite(file: Path | None) -> None:
+    """Raise a UserError if the file exists; called before the work whose result would go there."""
+    if file is not None and (file.exists() or file.is_symlink()):
+        raise UserError(f"{file} already exists and is not overwritten: choose another file")
+
+
+def set_aside(file: Path, why: str) -> Path:
+    """Rename a file to a free name that ends in `why`, and return that name: nothing is deleted."""
+    taken = len(list(file.parent.glob(f"{file.stem}.{why}*")))
+    return file.replace(file.with_suffix(f".{why}-{taken + 1}" if taken else f".{why}"))
+
+
+# ----- locks
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a folder, created if necessary, and remove the drafts of killed processes from it.
+
+    The operating system releases the lock when the process ends, however it ends."""
+    lock = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise Locked(f"{folder} is locked by another process") from None
+    except OSError as error:
+        raise UserError(f"cannot lock the folder {folder}: {error.strerror}") from None
+    try:
+        remove_drafts(folder, older_than=0.0)
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder; False where that cannot be found out."""
+    if not (folder / ".lock").exists():
+        return False
+    lock = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False
+
+
+# ----- nested state
+
+
+def write_state(path: Path, state: dict[str, Any]) -> None:
+    """Write nested dicts and lists of tensors and plain values to one file, atomically."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = _without_tensors(state, "", tensors)
+    with atomic_write(path.with_suffix(SUFFIX)) as draft:
+        # Not save_file: if killed, it leaves a temporary file under a name of its own.
+        draft.write_bytes(save(tensors, metadata={"state": json.dumps(skeleton)}))
+    remove_drafts(path.parent)
+
+
+def read_state(path: Path, *, tensors: bool = True) -> dict[str, Any] | None:
+    """The state in `path`; None where there is none, or a damaged file. Without `tensors`, only the header is read, and
+    tensors are None."""
+    path = path.with_suffix(SUFFIX)
+    try:
+        with path.open("rb"):
+            pass  # safe_open reports any failure to open a file as not found
+        with safe_open(str(path), framework="pt") as file:
+            found = {key: file.get_tensor(key) if tensors else None for key in file.keys()}  # noqa: SIM118 - not a dict
+            skeleton = json.loads((file.metadata() or {})["state"])
+        return _with_tensors(skeleton, found)  # type: ignore[no-any-return]
+    except (FileNotFoundError, SafetensorError, KeyError, ValueError, RecursionError):
+        return None  # any other OSError says nothing about the file, which may be good
+
+
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` with each tensor replaced by its name in `tensors`, which it is added to."""
     if isinstance(value, Tensor):
         name = f"{name}#{len(tensors)}" if name in tensors else name  # of {"a/b": ..., "a": {"b": ...}}
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)  # no two may share memory
@@ -105,3 +196,6 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
     if isinstance(value, list):
         return [_with_tensors(item, tensors) for item in value]
     return value
+
+
+aside = atomic_write  # former name, until all callers use the new one
