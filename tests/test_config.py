@@ -181,7 +181,7 @@ def test_changes_apply_at_once_and_the_last_one_of_a_field_wins():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("cap", "write a change as field=value, got 'cap'"),
+        ("cap", "changes are written field=value, got 'cap'"),
         ("caps=3", "unknown field 'caps'; did you mean 'cap'"),
         ("inner.rat=3", "unknown field 'inner.rat'; did you mean 'rate'"),
         ("iner.rate=3", "unknown field 'iner'; did you mean 'inner'"),

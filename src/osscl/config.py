@@ -149,7 +149,7 @@ def override(spec: T, changes: Sequence[str]) -> T:
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
-            raise SpecError(f"write a change as field=value, got {shown(change)}")
+            raise SpecError(f"changes are written field=value, got {shown(change)}")
         try:
             value = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError, OverflowError, RecursionError):  # ValueError: an impossible date

@@ -258,7 +258,7 @@ def test_a_change_that_cannot_be_is_refused(refused, change, words):
         (["--set", "scenario.related=99999"], ["related must be at most the", "got 99999"]),
         (["--set", "scenario.unrelated=99999"], ["unrelated must be at most the", "rows of letters"]),
         (["--set", "scenario.classes_per_step=[11]"], "at most 10 classes"),
-        (["--peripheral", "cifar10"], ["cifar10 is not here", "osscl data fetch cifar10"]),
+        (["--peripheral", "cifar10"], ["cifar10 not found", "osscl data fetch cifar10"]),
     ],
 )
 def test_more_than_the_data_has_is_refused(refused, tmp_path, args, words):
@@ -467,17 +467,17 @@ def test_a_stream_brings_scenario_and_seed(refused, stream_text, tmp_path, flags
 def test_data_that_is_missing_is_told_before_anything_is_shown_or_run(osscl, tmp_path):
     for command in (["run", "cifar100-p05", *TINY], ["table", "T2", "--seeds", "0", "--schedule", "smoke"]):
         code, shown, line = osscl(*command, "--data", "nowhere")
-        assert code == 2 and shown == "" and "cifar100 is not here" in line
+        assert code == 2 and shown == "" and "cifar100 not found" in line
     (tmp_path / "here" / "cifar-100-python").mkdir(parents=True)
     code, shown, line = osscl("run", "cifar100-p05", *TINY, "--data", "here")
-    assert code == 2 and shown == "" and "cifar10 is not here" in line  # of the peripheral set, too
+    assert code == 2 and shown == "" and "cifar10 not found" in line  # of the peripheral set, too
 
 
 def test_data_that_is_missing_or_damaged(refused, tmp_path):
     cifar = ["run", "cifar100-p05", *TINY]
     (tmp_path / "file").write_text("no folder")
     for folder in ("nowhere", "file", "."):
-        refused(*cifar, "--data", folder, words=["cifar100 is not here", "osscl data fetch cifar100"])
+        refused(*cifar, "--data", folder, words=["cifar100 not found", "osscl data fetch cifar100"])
     inside = tmp_path / "cifar-100-python"
     inside.mkdir()
     (tmp_path / "cifar-10-batches-py").mkdir()
