@@ -1,5 +1,6 @@
 import math
 import os
+import random
 import resource
 import signal
 import subprocess
@@ -10,18 +11,23 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from osscl import storage
-from osscl.errors import Locked, UserError
+from osscl.errors import DamagedFile, Locked, UnsupportedFile, UserError
 from osscl.storage import (
     atomic_write,
     draft_folder,
     is_locked,
     locked,
+    read_cached_state,
+    read_newest_state,
     read_state,
     refuse_to_overwrite,
     remove_drafts,
+    remove_state,
     set_aside,
     write_state,
     write_text,
@@ -103,6 +109,139 @@ def test_writing_again_replaces_the_file_and_not_what_was_read(tmp_path):
 def test_without_tensors_only_the_header_is_read(tmp_path):
     write_state(tmp_path / "a", {"steps": [1, 2], "net": {"weight": torch.ones(3)}})
     assert read_state(tmp_path / "a", tensors=False) == {"steps": [1, 2], "net": {"weight": None}}
+
+
+# ----- damage
+
+
+def rewritten(path: Path, change) -> None:
+    """Change the metadata of a state file."""
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+        metadata = dict(file.metadata())
+    change(metadata)
+    save_file(tensors, str(path), metadata=metadata)
+
+
+def resigned(metadata: dict[str, str]) -> None:
+    """Make the digest fit the other entries again, as whoever forges a file would."""
+    metadata.pop("digest")
+    metadata["digest"] = storage._digest_of_metadata(metadata)
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    write_state(tmp_path / "state", STATE)
+    path = tmp_path / "state.safetensors"
+    whole, rng = path.read_bytes(), random.Random(0)
+    for place in rng.sample(range(len(whole)), 300):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
+        try:  # an equal state: the padding of the header, or a name written with another escape
+            assert same(read_state(path), STATE)
+        except (DamagedFile, UnsupportedFile) as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+    path.write_bytes(whole)
+    assert same(read_state(path), STATE)
+
+
+def test_a_truncated_file_is_damaged_wherever_it_is_cut(tmp_path):
+    write_state(tmp_path / "state", STATE)
+    path = tmp_path / "state.safetensors"
+    whole = path.read_bytes()
+    for length in (0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        assert read_state(path, damaged_as_none=True) is None
+        for tensors in (True, False):
+            with pytest.raises(DamagedFile):
+                read_state(path, tensors=tensors)
+
+
+@pytest.mark.parametrize("junk", [b"\0" * 64, b"\xff" * 64, b"not a state at all, but long enough to look like one"])
+def test_a_file_of_something_else_is_damaged(tmp_path, junk):
+    (tmp_path / "state.safetensors").write_bytes(junk)
+    with pytest.raises(DamagedFile, match=r"state\.safetensors is damaged"):
+        read_state(tmp_path / "state")
+
+
+@pytest.mark.parametrize(
+    "skeleton",
+    ["[]", "3", "null", '{"dict": []}', '{"dict": {"a": {"tensor": "no such"}}}', '{"a": 1}', '{"tensor": ["x"]}',
+     '{"tensor": {}}', '{"dict": {"a": {"dict": null}}}', "[" * 100_000, "1" * 5000, "{", '{"tensor": "/x"}'],
+)  # fmt: skip
+def test_a_forged_file_with_a_valid_digest_is_damaged_if_it_is_no_state(tmp_path, skeleton):
+    write_state(tmp_path / "state", {"x": torch.zeros(2)})
+    rewritten(tmp_path / "state.safetensors", lambda metadata: [metadata.update(state=skeleton), resigned(metadata)])
+    with pytest.raises(DamagedFile):
+        read_state(tmp_path / "state")
+
+
+def test_files_of_other_versions_and_programs_are_unsupported(tmp_path):
+    path = tmp_path / "state.safetensors"
+    save_file({"x": torch.zeros(2)}, str(path))
+    for options in ({}, {"damaged_as_none": True}, {"accept_unverified": True}):
+        with pytest.raises(UnsupportedFile, match="older version of osscl or by another program"):
+            read_state(path, **options)
+    write_state(path, {"x": 1})
+    rewritten(path, lambda metadata: [metadata.pop(key) for key in ("format", "digest", "tensors")])  # version 0.1
+    with pytest.raises(UnsupportedFile):
+        read_state(path)
+    assert read_state(path, accept_unverified=True) == {"x": 1}
+    write_state(path, {"x": 1})
+    rewritten(path, lambda metadata: [metadata.update(format="osscl state 9"), resigned(metadata)])
+    with pytest.raises(UnsupportedFile, match="'osscl state 9', expected 'osscl state 2'"):
+        read_state(path)
+
+
+def damage(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.unlink()  # a second name of the same file stays as it is
+    path.write_bytes(whole)
+
+
+def test_a_damaged_state_falls_back_to_the_one_before_it(tmp_path, caplog):
+    path = tmp_path / "checkpoint.safetensors"
+    for number in range(3):
+        write_state(path, {"x": torch.full((3,), number)}, keep_previous=True)
+    assert read_newest_state(path)["x"].tolist() == [2, 2, 2] and not caplog.records
+    damage(path)
+    assert read_newest_state(path)["x"].tolist() == [1, 1, 1]
+    assert "checkpoint.safetensors is damaged" in caplog.text and "the previous checkpoint is used" in caplog.text
+    assert names_in(tmp_path) == ["checkpoint.damaged", "checkpoint.safetensors"]
+    damage(path)
+    assert read_newest_state(path) is None
+    assert names_in(tmp_path) == ["checkpoint.damaged", "checkpoint.damaged-2"]
+
+
+def test_a_kill_between_keeping_the_previous_state_and_replacing_it_loses_nothing(tmp_path, monkeypatch):
+    path = tmp_path / "checkpoint.safetensors"
+    for number in range(2):
+        write_state(path, {"x": number}, keep_previous=True)
+
+    def killed(draft: Path, target: Path) -> None:
+        if target == path:
+            raise KeyboardInterrupt
+        os.replace(draft, target)  # noqa: PTH105 - Path.replace is what is patched
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_state(path, {"x": 2}, keep_previous=True)
+    monkeypatch.undo()
+    assert read_newest_state(path) == {"x": 1}
+    remove_state(path)
+    assert names_in(tmp_path) == []
+
+
+def test_a_cache_entry_that_cannot_be_used_is_deleted(tmp_path, monkeypatch):
+    path = tmp_path / "entry.safetensors"
+    assert read_cached_state(path) is None
+    write_state(path, {"x": torch.ones(2)})
+    assert same(read_cached_state(path), {"x": torch.ones(2)})
+    damage(path)
+    assert read_cached_state(path) is None and not path.exists()
+    save_file({"x": torch.zeros(2)}, str(path))
+    assert read_cached_state(path) is None and not path.exists()
+    path.mkdir()
+    assert read_cached_state(path) is None
 
 
 def test_a_missing_file_is_none(tmp_path):

@@ -1,7 +1,9 @@
 """Everything that is written: files whole or not at all, locked folders, and nested state as safetensors. No pickle."""
 
 import contextlib
+import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -17,9 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from osscl.errors import Locked, UserError
+from osscl.errors import DamagedFile, Locked, UnsupportedFile, UserError, shown
 
 SUFFIX = ".safetensors"
+FORMAT = "osscl state 2"  # of files written by write_state; those of version 0.1 name none
 # Version 0.1 named its drafts by process number; safetensors named its own .tmpXXXXXX.
 DRAFT = re.compile(
     r"\..+\.[0-9a-f]{8}\.draft"
@@ -150,29 +153,126 @@ def is_locked(folder: Path) -> bool:
 # ----- nested state
 
 
-def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Write nested dicts and lists of tensors and plain values to one file, atomically."""
-    tensors: dict[str, Tensor] = {}
-    skeleton = _without_tensors(state, "", tensors)
-    with atomic_write(path.with_suffix(SUFFIX)) as draft:
+def write_state(path: Path, state: dict[str, Any], *, keep_previous: bool = False) -> None:
+    """Write nested dicts and lists of tensors and plain values to one file, atomically and with a digest of them.
+
+    With `keep_previous`, the file that is replaced stays as the one that `read_newest_state` falls back to."""
+    path, tensors = path.with_suffix(SUFFIX), dict[str, Tensor]()
+    metadata = {"format": FORMAT, "state": json.dumps(_without_tensors(state, "", tensors))}
+    metadata["tensors"] = _digest_of_tensors(tensors)
+    metadata["digest"] = _digest_of_metadata(metadata)
+    with atomic_write(path) as draft:
         # Not save_file: if killed, it leaves a temporary file under a name of its own.
-        draft.write_bytes(save(tensors, metadata={"state": json.dumps(skeleton)}))
+        draft.write_bytes(save(tensors, metadata=metadata))
+        if keep_previous and path.exists():
+            _copy(path, _previous(path))
     remove_drafts(path.parent)
 
 
-def read_state(path: Path, *, tensors: bool = True) -> dict[str, Any] | None:
-    """The state in `path`; None where there is none, or a damaged file. Without `tensors`, only the header is read, and
-    tensors are None."""
+def read_state(
+    path: Path, *, tensors: bool = True, damaged_as_none: bool = False, accept_unverified: bool = False
+) -> dict[str, Any] | None:
+    """The state in `path`, verified against its digest; None if there is no such file.
+
+    Raises DamagedFile, or returns None with `damaged_as_none`, if the file is not what was written. Raises
+    UnsupportedFile for files of other programs and of versions without digests, which `accept_unverified` allows.
+    Without `tensors`, only the header is read and verified, and tensors are None."""
     path = path.with_suffix(SUFFIX)
     try:
         with path.open("rb"):
             pass  # safe_open reports any failure to open a file as not found
         with safe_open(str(path), framework="pt") as file:
             found = {key: file.get_tensor(key) if tensors else None for key in file.keys()}  # noqa: SIM118 - not a dict
-            skeleton = json.loads((file.metadata() or {})["state"])
-        return _with_tensors(skeleton, found)  # type: ignore[no-any-return]
-    except (FileNotFoundError, SafetensorError, KeyError, ValueError, RecursionError):
-        return None  # any other OSError says nothing about the file, which may be good
+            metadata = dict(file.metadata() or {})
+        _verify(metadata, found if tensors else None, accept_unverified)
+        state = _with_tensors(json.loads(metadata["state"]), found)
+        if not isinstance(state, dict):
+            raise TypeError("not a state")
+    except FileNotFoundError:
+        return None
+    except UnsupportedFile as error:
+        raise UnsupportedFile(f"{path} {error}") from None
+    except (DamagedFile, SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        if damaged_as_none:
+            return None
+        raise DamagedFile(f"{path} is damaged: its content is not what was written") from None
+    return state
+
+
+def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | None, accept_unverified: bool) -> None:
+    if not metadata.keys() & {"format", "digest"}:
+        if accept_unverified and "state" in metadata:
+            return
+        raise UnsupportedFile("was written by an older version of osscl or by another program")
+    digest = metadata.pop("digest")
+    if _digest_of_metadata(metadata) != digest:
+        raise DamagedFile
+    if metadata["format"] != FORMAT:
+        raise UnsupportedFile(
+            f"has the format {shown(metadata['format'])}, expected {FORMAT!r}: another version wrote it"
+        )
+    if tensors is not None and _digest_of_tensors(tensors) != metadata["tensors"]:
+        raise DamagedFile
+
+
+def _digest_of_metadata(metadata: Mapping[str, str]) -> str:
+    return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _digest_of_tensors(tensors: Mapping[str, Tensor | None]) -> str:
+    """Over names, types, shapes and bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in sorted(tensors.items()):
+        assert tensor is not None
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def read_newest_state(path: Path) -> dict[str, Any] | None:
+    """The state in `path`, or, if that file is damaged, the one before it, see `write_state`. None if there is neither.
+
+    A damaged file is set aside with a warning."""
+    path = path.with_suffix(SUFFIX)
+    try:
+        return read_state(path)
+    except DamagedFile as error:
+        kept, previous = set_aside(path, "damaged"), _previous(path)
+        then = f"the previous {path.stem} is used" if previous.exists() else f"there is no earlier {path.stem}"
+        logging.getLogger("osscl").warning("osscl: %s; kept as %s, %s", error, kept.name, then)
+        with contextlib.suppress(FileNotFoundError):
+            previous.replace(path)
+        return read_newest_state(path)
+
+
+def read_cached_state(path: Path) -> dict[str, Any] | None:
+    """The state of a cache entry; None if it has to be computed again. An entry that cannot be used is deleted."""
+    with contextlib.suppress(OSError):
+        try:
+            return read_state(path)
+        except (DamagedFile, UnsupportedFile):
+            path.with_suffix(SUFFIX).unlink()
+    return None
+
+
+def remove_state(path: Path) -> None:
+    """Remove a state and the one kept before it."""
+    path = path.with_suffix(SUFFIX)
+    path.unlink(missing_ok=True)
+    _previous(path).unlink(missing_ok=True)
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-previous{path.suffix}")
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Give a file a second name, or where the file system has no hard links, a copy."""
+    with atomic_write(target) as draft:
+        try:
+            draft.hardlink_to(path)
+        except OSError:
+            shutil.copyfile(path, draft)
 
 
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -189,6 +289,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _with_tensors(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
+    """The inverse of `_without_tensors`; raises LookupError, TypeError or AttributeError for any other value."""
     if isinstance(value, dict) and "tensor" in value:
         return tensors[value["tensor"]]
     if isinstance(value, dict):

@@ -152,7 +152,7 @@ class Saver(Keeper):
     def restore(self, agent: Method) -> Position:
         """Put the agent where the last save left it; a fresh start where there is none."""
         self.agent = agent
-        saved, file = read_state(self.path), self.path.with_suffix(SUFFIX)
+        saved, file = read_state(self.path, damaged_as_none=True), self.path.with_suffix(SUFFIX)
         if saved is None:
             if file.exists():
                 kept = set_aside(file, "damaged")

@@ -117,7 +117,7 @@ def read_entry(folder: Path, name: str = "model", *, tensors: bool = True) -> di
     """What a file of an agent holds; one line where it cannot be read."""
     file = (folder / name).with_suffix(SUFFIX)
     try:
-        saved = read_state(file, tensors=tensors)
+        saved = read_state(file, tensors=tensors, damaged_as_none=True)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): a finished run's folder is wanted") from None
     if saved is not None and not isinstance(saved, dict):
