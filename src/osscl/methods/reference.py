@@ -224,7 +224,7 @@ class Reference:
 def code() -> str:
     """A digest of the code that these weights depend on: after a change to it nothing old is taken from the cache."""
     here = Path(__file__).parents[1]
-    modules = ("learn/descent", "learn/sampling", "methods/method", "methods/phases", "methods/reference", "device")
-    files = [file for folder in ("vision", "losses", "stream") for file in sorted((here / folder).glob("*.py"))]
+    modules = ("learn/optimiser", "learn/batches", "methods/base", "methods/reference", "device", "seeding")
+    files = [file for folder in ("vision", "losses") for file in sorted((here / folder).glob("*.py"))]
     files += [here / f"{module}.py" for module in modules]
     return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()
