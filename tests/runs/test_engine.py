@@ -237,7 +237,7 @@ def test_our_own_bug_on_ray_keeps_its_traceback(cluster, here):
 
 
 def test_a_run_that_another_process_is_at_is_left_to_it(cluster, here):
-    with occupied(here / "ray" / BASE.id), pytest.raises(UserError, match="another process is at work"):
+    with occupied(here / "ray" / BASE.id), pytest.raises(UserError, match="is locked by another process"):
         list(carry_out([BASE], Options(out=here / "ray"), Engine("ray")))
     assert not (here / "ray" / BASE.id / f"{BASE.id}.json").exists()
 

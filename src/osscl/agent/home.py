@@ -17,9 +17,9 @@ from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
 from osscl.methods.base import Runtime, StepReport
-from osscl.runs.checkpoint import occupied, set_aside
+from osscl.runs.checkpoint import occupied
 from osscl.runs.model import agent_of, read_entry
-from osscl.storage import SUFFIX, aside, read_state
+from osscl.storage import SUFFIX, aside, read_state, set_aside
 
 
 @dataclass(frozen=True)

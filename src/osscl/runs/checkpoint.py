@@ -1,10 +1,8 @@
 """Where a run is: its state on disk, the folder that it holds, and the moments at which it may stop."""
 
 import contextlib
-import fcntl
 import functools
 import logging
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +14,10 @@ import torch
 
 from osscl.config import from_plain, plain
 from osscl.device import device_name, synchronise
-from osscl.errors import OTHER_VERSION, DataError, Diverged, Occupied, Stopped, UserError, memory_told
+from osscl.errors import OTHER_VERSION, DataError, Diverged, Stopped, UserError, memory_told
 from osscl.methods.base import Method, Progress
 from osscl.runs.record import Session, StepRecord, commit
-from osscl.storage import SUFFIX, read_state, write_state
+from osscl.storage import SUFFIX, is_locked, locked, read_state, set_aside, write_state
 
 UNTOLD = Session("unknown", "unknown", "unknown")  # of checkpoints of older versions
 
@@ -73,12 +71,6 @@ class Position:
     steps: list[StepRecord] = field(default_factory=list)
     sessions: int = 1
     earlier: list[Session] = field(default_factory=list)  # those that had another commit, device or torch
-
-
-def set_aside(checkpoint: Path, why: str) -> Path:
-    """Keep a checkpoint where no run will go on from it."""
-    taken = len(list(checkpoint.parent.glob(f"{checkpoint.stem}.{why}*")))
-    return checkpoint.replace(checkpoint.with_suffix(f".{why}-{taken + 1}" if taken else f".{why}"))
 
 
 @contextlib.contextmanager
@@ -195,37 +187,4 @@ class Saver(Keeper):
         }  # fmt: skip
 
 
-def is_occupied(folder: Path) -> bool:
-    """Whether a process of this machine is at work in a run folder."""
-    try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock, or none that can be asked
-        return False
-    return False
-
-
-@contextlib.contextmanager
-def occupied(folder: Path) -> Iterator[None]:
-    """The folder for this process alone; the lock goes with the process, however it ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise UserError(f"cannot write to the output folder {folder}: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Occupied(f"another process is at work in {folder}") from None
-        except OSError as error:
-            raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
-        names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
-        kinds = [*map(re.escape, names), r"model-[0-9-]+" + re.escape(SUFFIX)]
-        drafts = re.compile(rf"\.({'|'.join(kinds)})\.[0-9]+(\.[0-9a-f]+)?")
-        for draft in folder.iterdir():  # of a process that was killed while it wrote, see `aside`
-            if drafts.fullmatch(draft.name) and draft.is_file():
-                draft.unlink(missing_ok=True)
-        yield
+occupied, is_occupied = locked, is_locked  # former names, until all callers use the new ones
