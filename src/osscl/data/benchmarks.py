@@ -37,6 +37,7 @@ class DatasetSpec:
     augmentation: Augmentation
     layout: str | None  # its folder in the data folder; None for an embedded set
     archive: Archive | None
+    content: str | None = None  # content hash of the official data, as in the records of this repository
 
 
 # Mirrored or recoloured glyphs would be other glyphs or none.
@@ -100,6 +101,7 @@ DATASETS: dict[str, DatasetSpec] = {
             url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
             md5="c58f30108f718f92721af3b95e74349a",
         ),
+        content="fe7006d9adc868760b12d48211a4cf77",
     ),
     "cifar100": DatasetSpec(
         name="cifar100",
@@ -120,6 +122,7 @@ DATASETS: dict[str, DatasetSpec] = {
             url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
             md5="eb9058c3a382ffc7106e4002c42a8d85",
         ),
+        content="d5b873cfb0e39219d764905c158950ab",
     ),
     "tinyimagenet": DatasetSpec(
         name="tinyimagenet",
@@ -208,11 +211,11 @@ def load_bank(name: str, data_dir: Path | str | None = None, cache_dir: Path | N
     if cache_dir is None:
         return as_bank(name, *_read(dataset(name), folder))
     place = cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}"
-    kept = cache.load(place)
-    if kept is None:
-        kept = _read(dataset(name), folder)
-        cache.keep(place, *kept)
-    return as_bank(name, *kept)
+    found = cache.load_decoded(place)
+    if found is None:
+        found = _read(dataset(name), folder)
+        cache.store_decoded(place, *found)
+    return as_bank(name, *found)
 
 
 def _read(spec: DatasetSpec, folder: Path) -> tuple[Decoded, str]:
@@ -221,3 +224,31 @@ def _read(spec: DatasetSpec, folder: Path) -> tuple[Decoded, str]:
     if len(read.class_names) != spec.classes:
         raise DataError(f"{folder} has {len(read.class_names)} classes: expected {spec.classes}; are all files there?")
     return read, content_hash(read)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The content of a data set's files, read whole, and what it was compared with."""
+
+    name: str
+    content: str
+    official: str | None  # content of the official files; None where it is not known
+    cached: str | None  # content of the decoded copy that runs use; None where there is none
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, in one line; None if nothing is."""
+        if self.official not in (None, self.content):
+            return f"{self.name} differs from the official data: content {self.content}, expected {self.official}"
+        if self.cached not in (None, self.content):
+            return f"{self.name} differs from its decoded copy, so one of its files has changed or is damaged"
+        return None
+
+
+def verify(name: str, data_dir: Path | str, cache_dir: Path) -> Verified:
+    """Read all files of a data set, ignoring the cache, and compare their content with what it should be."""
+    spec, folder = dataset(name), folder_of(name, data_dir)
+    if folder is None:
+        return Verified(name, load_bank(name, data_dir).content, spec.content, None)
+    found = cache.load_decoded(cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}")
+    return Verified(name, _read(spec, folder)[1], spec.content, found and found[1])
