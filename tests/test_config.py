@@ -1,4 +1,6 @@
 import json
+import os
+import random
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -7,7 +9,7 @@ import pytest
 import yaml
 
 from osscl.config import added_later, content_id, flat, from_plain, override, plain, require, require_declared
-from osscl.errors import SpecError
+from osscl.errors import SpecError, shown
 from osscl.methods import CONFIGURATIONS, URSL
 from osscl.runs.spec import EXPERIMENTS, RunSpec, make_spec, schedule, spec_from_plain, spec_to_plain
 from osscl.stream.scenario import ScenarioSpec
@@ -44,6 +46,7 @@ class Counts:
 
 
 FULL = Outer("x", Inner(1e-3, "slow", (4,)), (0.25, 2.0), 7, True, (Inner(), Inner(0.2)), {"a": 0.5})
+CASES = int(os.environ.get("OSSCL_FUZZ_CASES", "100"))
 DIGITS = RunSpec(EXPERIMENTS["digits"], URSL)
 
 
@@ -236,6 +239,45 @@ def test_a_change_to_a_run_spec_reaches_every_depth_and_is_checked():
         with pytest.raises(SpecError) as refused:
             override(DIGITS, [change])
         assert str(refused.value).startswith(message)
+
+
+# ----- mutated documents
+
+ODD = [None, True, -1, 0, 2**63, 16**5000, 1e308, float("nan"), "", "x" * 10_000, "\ud800", b"ab", [], [[]], {},
+       {"a": {}}, {1: 2}, [1, "a"], (), {1}, "digits", "none", "1e-3", -0.5]  # fmt: skip
+
+
+def mutated(value: Any, rng: random.Random) -> Any:
+    """A document with one of its values replaced, removed or moved."""
+    if not isinstance(value, dict | list) or not value or rng.random() < 0.1:
+        return rng.choice(ODD)
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key, copy = rng.choice(keys), value.copy()
+    if rng.random() < 0.1:
+        del copy[key]
+    elif rng.random() < 0.1 and isinstance(copy, dict):
+        copy[rng.choice(["", "x", 3, None, "type"])] = copy.pop(key)
+    else:
+        copy[key] = mutated(copy[key], rng)
+    return copy
+
+
+def test_a_mutated_document_is_valid_or_refused_in_one_line():
+    rng, kinds = (
+        random.Random(0),
+        [*nested(DIGITS), *nested(EXPERIMENTS["cifar100-p05"]), FULL, *CONFIGURATIONS.values()],
+    )
+    for case in range(CASES):
+        spec = kinds[case % len(kinds)]
+        document = plain(spec)
+        for _ in range(rng.randint(1, 3)):
+            document = mutated(document, rng)
+        changes = [f"{rng.choice([*flat(plain(spec)), 'x', 'seed.a'])}={shown(rng.choice(ODD))}" for _ in range(2)]
+        for read, arguments in ((from_plain, (type(spec), document)), (override, (spec, changes))):
+            try:
+                content_id(read(*arguments))
+            except SpecError as error:
+                assert "\n" not in str(error) and len(str(error)) < 2000
 
 
 # ----- ids

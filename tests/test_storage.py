@@ -50,6 +50,8 @@ def names_in(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
+CASES = int(os.environ.get("OSSCL_FUZZ_CASES", "100"))
+
 STATE = {
     "numbers": {"done": 3, "loss": 0.1, "tiny": 5e-324, "big": 2**60, "far": math.inf},
     "words": ["a", "", "Ä/ö", None, True, [1, [2.5, None]]],
@@ -133,7 +135,8 @@ def test_every_flipped_bit_is_found(tmp_path):
     write_state(tmp_path / "state", STATE)
     path = tmp_path / "state.safetensors"
     whole, rng = path.read_bytes(), random.Random(0)
-    for place in rng.sample(range(len(whole)), 300):
+    for _ in range(CASES):
+        place = rng.randrange(len(whole))
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << rng.randrange(8)]) + whole[place + 1 :])
         try:  # an equal state: the padding of the header, or a name written with another escape
             assert same(read_state(path), STATE)

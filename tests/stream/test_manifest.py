@@ -1,4 +1,7 @@
+import contextlib
 import json
+import os
+import random
 from dataclasses import replace
 
 import pytest
@@ -23,6 +26,7 @@ def bank(name: str, first: int, classes: int, per_class: int) -> ImageBank:
     return ImageBank(name, *parts, tuple(map(str, range(classes))), f"{name}-content")
 
 
+CASES = int(os.environ.get("OSSCL_FUZZ_CASES", "100"))
 BANKS = {"home": bank("home", 0, 4, 20), "away": bank("away", 1, 2, 15), "far": bank("far", 2, 2, 15)}
 SPEC = ScenarioSpec(
     "home", ("away", "far"), labeled_fraction=0.2, memory=4, classes_per_step=(2, 2), related=20, unrelated=10,
@@ -158,6 +162,21 @@ def test_a_damaged_stream_is_refused_by_place(tmp_path, where, value, message):
     path.write_text(json.dumps(broken))
     with pytest.raises(DataError, match=message):
         from_manifest(read_manifest(path), BANKS)
+
+
+def test_a_mutated_stream_is_read_or_refused(tmp_path):
+    rng, path = random.Random(0), tmp_path / "stream.json"
+    odd = [None, True, -1, 10**30, 1.5, "x", [], {}, [[]], {"a": 1}, [None], "home", float("nan")]
+    for _ in range(CASES):
+        part = broken = manifest()
+        while rng.random() < 0.8 and isinstance(part, dict | list) and part:
+            key = rng.choice(list(part) if isinstance(part, dict) else range(len(part)))
+            parent, part = part, part[key]
+        if part is not broken:
+            parent[key] = rng.choice(odd)
+        path.write_text(json.dumps(broken))
+        with contextlib.suppress(DataError, SpecError):
+            assert len(from_manifest(read_manifest(path), BANKS)) == 2
 
 
 def test_a_row_that_is_drawn_twice_in_a_step_is_refused():
