@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ def require_declared(spec: Any) -> None:
         value = getattr(spec, name)
         if get_origin(hint) is Literal:
             convert(hint, value, name)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise SpecError(f"{name} must be finite, got {value}")
         elif not _fits(hint, value):
             raise SpecError(f"{name} must be of type {getattr(hint, '__name__', hint)}, got {shown(value)}")
 

@@ -34,7 +34,7 @@ from osscl.report.timing import time_by_phase
 from osscl.runs.record import KnownRecord, Session, flaw_of, read_records
 
 RESULTS = Path(__file__).parents[2] / "results" / "earlier"
-KEPT = ("74b601c5757f", "b0b47ab564f0", "b2a9c891ac35")
+KEPT = ("93df169921b7", "0c33d6e40a6d", "14bcaf241c7b")
 VILE = '</script><script>alert("x")</script>'
 
 
