@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE, PhaseReport, Schedule
-from osscl.paper.claims import CLAIMS, Claim, Finding, Needs, compare, findings, quantity_difference
+from osscl.paper.claims import CLAIMS, Claim, Finding, Needs, findings, quantity_difference, versus
 from osscl.paper.stand_in import cell_on_demo
 from osscl.paper.tables import ABLATION, cell_of
-from osscl.report.curves import auroc, gate_svg, gate_table, over_time
+from osscl.report.curves import gate_points, gate_svg, gate_table
 from osscl.report.formats import Number
 from osscl.report.paper_comparison import (
     claims_table,
@@ -170,7 +170,7 @@ def test_every_claim_of_the_paper_is_there():
     for comparison in (comparison for claim in against for comparison in claim.comparisons):
         assert comparison.worse.row == "only-supervised" and comparison.better.scenario.regime != "only_supervised"
     assert {comparison.better.scenario for comparison in HELPS.comparisons} == {ABLATION}
-    assert Claim("L_TD helps", (compare("T4", "all-losses/ursl", "without-td/ursl"),)) == HELPS
+    assert Claim("L_TD helps", (versus("T4", "all-losses/ursl", "without-td/ursl"),)) == HELPS
 
 
 def test_the_papers_own_numbers_support_its_claims():
@@ -265,7 +265,7 @@ def test_decided_claims_come_first_and_then_tried_ones():
 def test_the_gate_over_time_is_a_mean_over_seeds_by_classes_seen():
     cell = cell_of("F1", "9000-9000/ursl")
     records = [record(cell, 0, 30.0, gates=(0.5, 0.7)), record(cell, 1, 30.0, gates=(0.6, None))]
-    points = over_time(records, auroc)
+    points = gate_points(records, "auroc_related")
     assert [(point.classes, point.mean) for point in points] == [(1, pytest.approx(0.55)), (2, pytest.approx(0.7))]
     rows = gate_table("F1", (), records).rows
     assert [row[0] for row in rows] == [1, 2]

@@ -13,7 +13,7 @@ from osscl.errors import UserError
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER, SHORT
 from osscl.report.naming import setting_words
-from osscl.report.tables import grouped
+from osscl.report.tables import runs_by_method
 from osscl.runs.record import read_records, record_to_plain
 from osscl.tools.compare import PairedDifference, pair_by_seed, pair_by_setting, same_stream, sign_test
 
@@ -184,7 +184,7 @@ def test_a_name_means_its_present_fields(typed, tmp_path):
     write(tmp_path / "renamed", *sides)
     code, shown, _ = typed("compare", "ursl-plus", "ursl", "--results", tmp_path / "renamed")
     assert code == 0 and "0, 1 (n=2)" in shown and "+1.50" in shown
-    assert [len(runs) for runs in grouped(sides)] == [2, 2]
+    assert [len(runs) for runs in runs_by_method(sides)] == [2, 2]
 
 
 def test_a_changed_configuration_has_the_name_that_runs_shows(typed, tmp_path):

@@ -296,7 +296,7 @@ T18 = self_supervision("T18", ABLATION, (30.4, 0.2), (32.3, 0.8), (219, 445))
 NO_NUMBERS = "the paper draws the curves without numbers, and says that both rise with the number of seen classes"
 
 
-def over_time(id: str, images: int) -> Table:
+def gate_figure(id: str, images: int) -> Table:
     """The gate, with as many related images as unrelated ones."""
     cell = Cell(f"{images}-{images}", "ursl", amounts(images, images), "ursl")
     setting = f", {images} related and {images} unrelated images"
@@ -305,7 +305,7 @@ def over_time(id: str, images: int) -> Table:
     return Table(id, title, (cell,), of_paper=(NO_NUMBERS,), setting=setting, short=short)
 
 
-F1, F2 = over_time("F1", 9000), over_time("F2", 4500)
+F1, F2 = gate_figure("F1", 9000), gate_figure("F2", 4500)
 
 
 WITH_CO2L = "Co2L, which learns from labels only, is run beside URSL; the paper states these limits without numbers"

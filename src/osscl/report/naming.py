@@ -37,7 +37,7 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
     return regime + [f"{key}={value}" for key, value in changed.items()] + own
 
 
-def method_name(record: RunRecord) -> str:
+def method_label(record: RunRecord) -> str:
     """The configuration's name; for fields without a name, the nearest configuration and what differs from it."""
     method, kind = record.spec.method, record.spec.type
     if (name := configuration_name(method)) is not None:
