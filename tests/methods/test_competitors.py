@@ -15,7 +15,7 @@ from osscl.learn.linear_head import class_weights, rank_in_class
 from osscl.learn.memory import Memory, herded
 from osscl.learn.optimiser import rate_at
 from osscl.losses.distillation import distance_from_even, fixmatch, logit_distillation, sigmoid_distillation
-from osscl.methods.dm import NONE, Dm, DmConfig
+from osscl.methods.dm import NONE, Dm, DmConfig, calibrated, novelty_scores
 from osscl.methods.gd import Gd, GdConfig, global_target
 from osscl.methods.gem import Gem, GemConfig, GemUpdate, Statistics, dual_weights
 from osscl.methods.icarl import Icarl, IcarlConfig
@@ -24,7 +24,6 @@ from osscl.seeding import seeded
 from osscl.tools import battery
 from osscl.tools.battery import FEW, TOY, held_out, maker, toy_stream
 from osscl.vision.encoder import Classifier, Deconfident, ImageFormat, Rows
-from osscl.methods.dm import calibrated, novelty_scores
 from osscl.vision.randaugment import weak_view
 
 GREY = ImageFormat(1, 8, (0.5,), (0.25,))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from osscl.methods.two_heads import TwoHeads
 
 import osscl
 from osscl.config import override
@@ -13,10 +14,8 @@ from osscl.learn.linear_head import fit_head
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, learner, two_heads
 from osscl.methods.base import Runtime
 from osscl.methods.co2l import Co2l
-from osscl.methods.ursl import Learner
 from osscl.methods.reference import Reference
-from osscl.methods.two_heads import TwoHeads
-from osscl.methods.ursl import Ursl
+from osscl.methods.ursl import Learner, Ursl
 from osscl.runs.presets import demo_sized, on_small_net
 from osscl.tools import battery
 from osscl.tools.battery import ENOUGH, FEW, TOY, accuracy, held_out, maker, toy_stream

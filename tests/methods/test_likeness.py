@@ -8,12 +8,19 @@ import torch
 
 from osscl.config import override
 from osscl.data.images import Labeled, columns_of
-from osscl.learn.linear_head import rank_in_class
-from osscl.methods.class_statistics import Carried, no_past, summed_up
-from osscl.methods.class_statistics import KNOWN, SOFTNESS, likeness, with_threshold, world_of
-from osscl.learn.linear_head import HeadFit, likeness_on, placed_views
+from osscl.learn.linear_head import HeadFit, likeness_on, placed_views, rank_in_class
 from osscl.methods import CONFIGURATIONS, METHODS, URSL
 from osscl.methods.base import Discerning
+from osscl.methods.class_statistics import (
+    KNOWN,
+    SOFTNESS,
+    Carried,
+    likeness,
+    no_past,
+    summed_up,
+    with_threshold,
+    world_of,
+)
 from osscl.methods.ursl import Ursl
 from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import judge_known
@@ -230,10 +237,10 @@ def test_strangers_are_of_peripheral_sets_and_in_no_step(stream):
     shown = {int(row) for rows in stream.steps for row in rows.unlabeled[rows.sources == 1]}
     unmet = [row for row in range(len(bank.train)) if row not in shown]
     assert 5 < len(unmet) < len(bank.train)
-    assert torch.equal(stream.strangers(1000), bank.train.images[unmet])
-    few = stream.strangers(5)
+    assert torch.equal(stream.foreign_images(1000), bank.train.images[unmet])
+    few = stream.foreign_images(5)
     assert torch.equal(few[0], bank.train.images[unmet[0]]) and torch.equal(few[4], bank.train.images[unmet[-1]])
-    assert len(replace(stream, spec=replace(stream.spec, peripheral=())).strangers(5)) == 0
+    assert len(replace(stream, spec=replace(stream.spec, peripheral=())).foreign_images(5)) == 0
 
 
 class Oracle:

@@ -12,6 +12,7 @@ from osscl.report.formats import (
     Column,
     Number,
     ResultTable,
+    prose,
     to_csv,
     to_html,
     to_latex,
@@ -148,3 +149,13 @@ def test_a_terminal_shows_title_rows_and_notes_within_its_width(width):
     console.print(to_rich(TABLE, width))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width and lines[0] == "T̂ & <U_t>" and lines[-1] == "Another one."
+
+
+@pytest.mark.parametrize("ours", [Number(11.4, 0.2, 3, "min"), None])
+def test_minutes_and_missing_values_have_no_bar(ours):
+    page = to_html(ResultTable("T", (Column("row"), Column("ours", "mean", ours=True)), [("p05", ours)]))
+    assert 'class="bar' not in page and 'tabindex="0" role="region"' in page
+
+
+def test_symbols_are_set_low_and_other_words_left_alone():
+    assert prose("τ_id, SL_t−1, learner_batch") == "<i>τ</i><sub>id</sub>, <i>SL</i><sub>t−1</sub>, learner_batch"
