@@ -11,7 +11,7 @@ from osscl.data.images import Labeled
 from osscl.methods import gem
 from osscl.methods import learner as learners
 from osscl.methods.base import PhaseLog, Runtime, Schedule, Setting
-from osscl.methods.learner import Learner, LearnerConfig, Lesson
+from osscl.methods.ursl import Learner, LearnerConfig, Lesson
 from osscl.tools.battery import maker, toy_stream
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import Classifier, EncoderConfig, ImageFormat, features_of, placed

@@ -68,7 +68,7 @@ def test_a_record_that_does_not_fit_together_is_named(refused, tmp_path):
     kept = next((RESULTS / "h200").glob("*.json"))
     data = json.loads(kept.read_text())
     (tmp_path / "one.json").write_text(json.dumps({**data, "overall": data["overall"][1:]}))
-    problem = "one.json cannot be read as a record: accuracy, overall and steps are not those of"
+    problem = "one.json cannot be read as a record: accuracy, overall and steps must have"
     assert refused("report", "one.json", words=problem).count("\n") == 1
     (tmp_path / "empty").mkdir()
     assert f"skipped: {problem}" in refused("report", "one.json", "empty", words="no record of a finished run")
@@ -123,7 +123,7 @@ def test_only_a_page_can_be_watched(refused):
 def test_the_demo_ends_with_its_report_and_spares_other_files(osscl, tmp_path):
     code, shown, _ = osscl("demo", "--smallest", "--out", "runs")
     page = tmp_path / "runs" / "report.html"
-    assert code == 0 and "report:     runs/report.html" in shown
+    assert code == 0 and "runs/report.html (open" in shown
     assert page.stat().st_size < 500_000
     assert "The paper&#39;s tables and claims are left out: these runs are on the demo&#39;s data" in page.read_text()
     assert "data:image/png;base64," in page.read_text()  # digits and letters are always at hand
@@ -132,5 +132,5 @@ def test_the_demo_ends_with_its_report_and_spares_other_files(osscl, tmp_path):
     assert "An older page" not in page.read_text()
     page.write_text("mine")
     code, shown, _ = osscl("demo", "--smallest", "--out", "runs")
-    assert code == 0 and "not written, runs/report.html exists" in shown
+    assert code == 0 and "not written: runs/report.html exists" in shown
     assert page.read_text() == "mine"

@@ -7,7 +7,7 @@ import torch
 
 from osscl.config import override
 from osscl.errors import SpecError
-from osscl.learn.carried import Carried, no_past, summed_up
+from osscl.methods.class_statistics import Carried, no_past, summed_up
 from osscl.learn.linear_head import HeadConfig, HeadFit, weighted_ridge
 from osscl.methods import CO2L, URSL
 from osscl.methods.ursl import Ursl

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from osscl.data.images import columns_of
 from osscl.errors import Diverged
-from osscl.learn.balance import class_weights, rank_in_class
+from osscl.learn.linear_head import class_weights, rank_in_class
 from osscl.learn.memory import Memory, herded
 from osscl.learn.optimiser import rate_at
 from osscl.losses.distillation import distance_from_even, fixmatch, logit_distillation, sigmoid_distillation
@@ -24,7 +24,7 @@ from osscl.seeding import seeded
 from osscl.tools import battery
 from osscl.tools.battery import FEW, TOY, held_out, maker, toy_stream
 from osscl.vision.encoder import Classifier, Deconfident, ImageFormat, Rows
-from osscl.vision.novelty import calibrated, novelty_scores
+from osscl.methods.dm import calibrated, novelty_scores
 from osscl.vision.randaugment import weak_view
 
 GREY = ImageFormat(1, 8, (0.5,), (0.25,))

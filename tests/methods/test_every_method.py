@@ -13,7 +13,7 @@ from osscl.learn.linear_head import fit_head
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, learner, two_heads
 from osscl.methods.base import Runtime
 from osscl.methods.co2l import Co2l
-from osscl.methods.learner import Learner
+from osscl.methods.ursl import Learner
 from osscl.methods.reference import Reference
 from osscl.methods.two_heads import TwoHeads
 from osscl.methods.ursl import Ursl

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
-from osscl.learn.balance import class_sums
+from osscl.learn.linear_head import class_sums
 from osscl.methods.gate import (
     Gate,
     GateConfig,

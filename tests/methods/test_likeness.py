@@ -8,9 +8,9 @@ import torch
 
 from osscl.config import override
 from osscl.data.images import Labeled, columns_of
-from osscl.learn.balance import rank_in_class
-from osscl.learn.carried import Carried, no_past, summed_up
-from osscl.learn.likeness import KNOWN, SOFTNESS, likeness, with_threshold, world_of
+from osscl.learn.linear_head import rank_in_class
+from osscl.methods.class_statistics import Carried, no_past, summed_up
+from osscl.methods.class_statistics import KNOWN, SOFTNESS, likeness, with_threshold, world_of
 from osscl.learn.linear_head import HeadFit, likeness_on, placed_views
 from osscl.methods import CONFIGURATIONS, METHODS, URSL
 from osscl.methods.base import Discerning

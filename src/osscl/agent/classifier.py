@@ -34,9 +34,9 @@ from osscl.config import plain
 from osscl.data.folders import require_size
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import OTHER_VERSION, DataError, UserError
-from osscl.methods import METHODS
+from osscl.methods import method_class
 from osscl.methods.base import Method, Progress, Runtime, Schedule, Setting
-from osscl.runs.checkpoint import Keeper, Options, Unwatched, Watcher, divergence_set_aside, occupied
+from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, occupied, set_aside_on_divergence
 from osscl.runs.evaluate import finite_logits, refuse_divergence, refuse_divergent_loss
 from osscl.runs.model import Model, Prediction, agent_of, entry_of, read_entry
 from osscl.runs.run import threads_for
@@ -154,10 +154,11 @@ class ContinualClassifier:
         return arrived
 
     def _taught(self, arrived: Arrived, anew: bool) -> Self:
-        with self._as_it_was_on_failure(), threads_for(self.recipe.method, self.recipe.schedule):
+        with self._as_it_was_on_failure():
             if anew:
                 self._begin(arrived)
-            self._learn(arrived)
+            with threads_for(self.agent):
+                self._learn(arrived)
         self._settle()
         return self
 
@@ -169,7 +170,7 @@ class ContinualClassifier:
         self.agent = self._fresh()
 
     def _fresh(self) -> Method:
-        made: Method = METHODS[type(self.recipe.method)](self.recipe.method, self.setting, self._runtime())
+        made: Method = method_class(self.recipe.method)(self.recipe.method, self.setting, self._runtime())
         return made
 
     def _runtime(self) -> Runtime:
@@ -273,11 +274,11 @@ class ContinualClassifier:
     def living_in(self, folder: str | Path, options: Options | None = None) -> Iterator[Self]:
         """Inside, a step is kept in the folder at good moments, so that it can go on, and saved there at its end."""
         place, options = Path(folder), options or Options()
-        keeper = Keeper(place, options, self.device, self.entry)
+        keeper = Checkpointer(place, options, self.device, self.entry)
         before = self.home, self.keep, self.watcher
-        with occupied(place), divergence_set_aside(place):
+        with occupied(place), set_aside_on_divergence(place):
             self._require_home(place)
-            self.home, self.keep, self.watcher = place, keeper.keep, options.watcher
+            self.home, self.keep, self.watcher = place, keeper.maybe_checkpoint, options.watcher
             try:
                 if self.history and self.begun is None:
                     self.save(place)

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osscl.learn.linear_head import placed
+from osscl.learn.linear_head import center_and_normalize
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 FEWEST = 8  # images below which there is one group
@@ -14,7 +14,7 @@ MOST_ROWS = 4000  # that are held against each other; the others join the neares
 
 def around_their_mean(features: Tensor) -> Tensor:
     """Rows (n, width) about the mean of all of them, on the sphere."""
-    return placed(features, features.mean(0))
+    return center_and_normalize(features, features.mean(0))
 
 
 def grouped(rows: Tensor, groups: int | None = None) -> Tensor:

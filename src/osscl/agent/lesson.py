@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osscl.agent.recipe import NEEDS_NEW_CLASSES, Recipe
+from osscl.agent.recipe import Recipe
 from osscl.data.images import Labeled, as_tensor
 from osscl.errors import DataError, UserError
-from osscl.methods import METHOD_TYPES
+from osscl.methods import METHODS, method_name
 from osscl.methods.base import Method
-from osscl.runs.spec import type_of
 from osscl.stream.step import Step
 from osscl.vision.encoder import ImageFormat
 
@@ -125,9 +124,9 @@ def require_news(fresh: Arrived, known: Sequence[str], recipe: Recipe) -> None:
     require_room(recipe, len(known) + len(new), ", and is set at the first step")
     if not fresh.labels and not len(fresh.unlabeled):
         raise UserError("nothing new: all of these images were learned before")
-    if not new and isinstance(recipe.method, NEEDS_NEW_CLASSES):
-        able = ", ".join(name for name, kind in METHOD_TYPES.items() if kind not in NEEDS_NEW_CLASSES)
-        raise UserError(f"a step without a new class is nothing to {type_of(recipe.method)}; it is to {able}")
+    if not new and getattr(recipe.method, "needs_new_classes", False):
+        able = ", ".join(name for name, kind in METHODS.items() if not hasattr(kind.Config, "needs_new_classes"))
+        raise UserError(f"a step without a new class is nothing to {method_name(recipe.method)}; it is to {able}")
     if not fresh.labels and not recipe.memory:
         raise UserError("an agent with memory 0 has no labels left to learn from: give labelled images, too")
     if not fresh.labels and not recipe.learns_unlabeled:

@@ -7,17 +7,13 @@ from typing import Any
 from osscl.config import from_plain, override, plain, require
 from osscl.data.benchmarks import GLYPHS
 from osscl.errors import SpecError, unknown
-from osscl.methods import METHODS
+from osscl.methods import method_name
 from osscl.methods.base import Schedule
 from osscl.methods.co2l import Co2lConfig
-from osscl.methods.dm import DmConfig
-from osscl.methods.gd import GdConfig
-from osscl.methods.gem import GemConfig
 from osscl.runs.presets import sized
-from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled, type_of
+from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled
 from osscl.vision.augment import Augmentation
 
-NEEDS_NEW_CLASSES = (GdConfig, DmConfig, GemConfig)  # methods whose step is about them: a teacher, logits, a batch
 AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # what may be done to an image without making it another
 
 
@@ -33,7 +29,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         kind = type(self.method)
-        if kind not in METHODS:
+        if method_name(self.method) is None:
             raise SpecError(f"method must be a name or a config of this package, got {kind.__qualname__}")
         if getattr(self.method, "wants_whole_pool", False):
             raise SpecError("this method wants all unlabelled images before the first step; take another, as ursl-plus")
@@ -52,11 +48,11 @@ class Recipe:
     @property
     def carries_labels(self) -> bool:
         """Whether statistics stay of labels whose images are gone; only unlabelled images bring them up to date."""
-        return bool(getattr(getattr(self.method, "head", None), "carried", False))
+        return bool(getattr(self.method, "statistics", False))
 
     def as_made(self) -> dict[str, Any]:
         """What a model's file says of how it was made."""
-        method = {"type": type_of(self.method), **plain(self.method)}
+        method = {"type": method_name(self.method), **plain(self.method)}
         return {"method": method, "schedule": plain(self.schedule), "seed": self.seed}
 
 

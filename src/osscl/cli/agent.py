@@ -176,7 +176,6 @@ def _met_before(learned: "Sequence[str | None]", pictures: "Pictures") -> list[s
 def _announce(made: "ContinualClassifier", fresh: list[str], others: int) -> None:
     """What a step with labels that are `fresh` brings, and what it may cost."""
     from osscl.cli.show import counted
-    from osscl.runs.presets import is_small
 
     new = len({*fresh} - {*made.class_names})
     further = sorted({*fresh} & {*made.class_names})
@@ -191,7 +190,9 @@ def _announce(made: "ContinualClassifier", fresh: list[str], others: int) -> Non
             "without unlabelled images nothing shows how the networks change: what is carried of earlier classes is "
             "dropped, and scores of what looks known may be on another scale afterwards"
         )
-    if made.device.type == "cpu" and not is_small(made.recipe.method):
+    from osscl.runs.run import is_small
+
+    if made.device.type == "cpu" and not is_small(made.agent):
         typer.echo("on a CPU a step of this network takes hours; --schedule demo has small networks, tuned on digits")
 
 

@@ -66,7 +66,7 @@ def inspect(
 
 def show_history(made: "ContinualClassifier") -> None:
     from osscl.cli.show import DASH, console, table
-    from osscl.runs.spec import name_of_config
+    from osscl.runs.spec import config_display_name
 
     assert made.setting is not None
     shown = table("step", "classes", "labelled", "unlabelled", "let in", "seconds", "date")
@@ -77,7 +77,7 @@ def show_history(made: "ContinualClassifier") -> None:
     console().print(shown)
     images, recipe, count = made.setting.images, made.recipe, len(made.class_names)
     typer.echo(
-        f"{count} class{'es' * (count != 1)}; {name_of_config(recipe.method)}, schedule {recipe.schedule.name}, "
+        f"{count} class{'es' * (count != 1)}; {config_display_name(recipe.method)}, schedule {recipe.schedule.name}, "
         f"seed {recipe.seed}; {images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
         f"memory {recipe.memory}"
     )

@@ -1,6 +1,7 @@
 """Options of commands that need runs: which cells, where records are, where and how missing runs are executed."""
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osscl.errors import Diverged, Occupied, UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from osscl.methods.base import Schedule
@@ -68,6 +70,7 @@ class TableRequest:
     seeds: tuple[int, ...]
     shard: tuple[int, int] | None = None
 
+    @functools.cached_property
     def runs(self) -> "list[RunSpec]":
         """The runs of these cells, or of one shard of them."""
         from osscl.paper.plan import runs_of, sharded
@@ -135,7 +138,7 @@ class Recorded:
         and its run is not repeated."""
         from osscl.paper.plan import retimed_id, to_be_timed
 
-        specs = request.runs()
+        specs = request.runs
         unrecorded = [spec for spec in specs if spec.id not in self.records and spec.id not in self.files]
         shown = to_be_timed(request.table.cells, request.schedule, request.seeds) if timed else set()
         untimed = [spec for spec in specs if spec.id in shown and spec.id in self.records]
@@ -154,7 +157,7 @@ def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     folders = [folder for folder in (*(results or [RESULTS]), out) if folder.is_dir()]
     records, problems = known_records(folders)
     for problem in problems:
-        typer.echo(f"skipped: {problem}", err=True)
+        typer.echo(f"skipped: {printable(problem)}", err=True)
     paths = [path for folder in folders for path in record_files(folder)]
     names = {retimed_id(path.stem) if TIMED in path.parts[:-1] else path.stem for path in paths}
     return Recorded(records, frozenset({*names, *records}))
@@ -270,12 +273,12 @@ def watch_for(
 @contextlib.contextmanager
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """Print what a run is, then its progress."""
-    from osscl.cli.show import watching
-    from osscl.runs.spec import name_of
+    from osscl.cli.show import announce, watching
+    from osscl.runs.spec import display_name
 
     if title is None:
         announce(spec, out)
-    name = f"{name_of(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
+    name = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
     with (
         watching(name) as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as both,
@@ -288,17 +291,3 @@ def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
     from osscl.runs.track import tracking
 
     return tracking(out / spec.id / "tensorboard", beside)
-
-
-def announce(spec: "RunSpec", out: Path, *, whole: bool = False) -> None:
-    """Its id and its folder; before them the spec in full, of a finished run where the `whole` is asked for."""
-    import yaml
-
-    from osscl.runs.spec import describe_schedule, name_of, spec_to_plain
-
-    finished = (out / spec.id / f"{spec.id}.json").exists()
-    if whole or not finished:
-        typer.echo(yaml.safe_dump(spec_to_plain(spec), sort_keys=False).rstrip())
-    typer.echo(f"# {name_of(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}")
-    if finished:
-        typer.echo("# finished before; nothing is run again")

@@ -123,7 +123,7 @@ def show_plan(request: opt.TableRequest, recorded: opt.Recorded, execution: opt.
     from osscl.paper.plan import cells_by_run
     from osscl.report.formats import Column, ResultTable
 
-    specs, missing = request.runs(), recorded.missing(request, execution.timed)
+    specs, missing = request.runs, recorded.missing(request, execution.timed)
     filled = cells_by_run(request.table.cells, request.schedule, request.seeds)
     rows = [
         (spec.id, ", ".join(filled[spec.id]), spec.seed, _state(spec, recorded, missing, execution)) for spec in specs
@@ -172,7 +172,7 @@ def tables_list(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "
     rows, runs = list[Row](), dict[str, bool]()
     for one in ALL_TABLES.values():
         request = opt.table_request(one, seeds, schedule, on)
-        specs, missing = request.runs(), recorded.missing(request)
+        specs, missing = request.runs, recorded.missing(request)
         unfinished = {spec.id for spec in missing.runs}
         done = [spec.id for spec in specs if spec.id in recorded.records and spec.id not in unfinished]
         runs |= {spec.id: runs.get(spec.id, False) or spec.id in done for spec in specs}

@@ -1,4 +1,4 @@
-"""Batches as row numbers. Each is a function of its own number, so a phase can go on from any of them."""
+"""Batches as row numbers. Each batch is a function of its number, so a phase can resume at any of them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ from osscl.vision.augment import draws
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Endless batches of one size over a pool, pass after pass, each pass in an order of its own.
+    """Endless batches of one size over a pool, reshuffled at every pass.
 
-    Deviation: a loader ends a pass with a smaller batch. Here that batch is filled up with rows from the beginning of
-    the same pass: no row stands twice in a batch, and all batches have one shape. `drop_last` leaves it out.
+    Deviation: a data loader ends a pass with a smaller batch. Here that batch is filled up with rows from the beginning
+    of the same pass: no row occurs twice in a batch, and all batches have one shape. `drop_last` leaves it out.
     """
 
     pool: int
-    size: int  # rows a batch; no more than the pool has
+    size: int  # rows per batch; limited by the pool
     seed: int
     names: tuple[str | int, ...]  # the purpose, see `seeded`
     device: torch.device
@@ -40,66 +40,21 @@ class Shuffled:
         while True:
             turn, batch = divmod(number, self.per_epoch)
             if turn != current:
-                current, order = turn, self._order(turn)
+                rng = seeded(self.seed, *self.names, "pass", turn, device=self.device)
+                current, order = turn, torch.randperm(self.pool, generator=rng, device=self.device)
             end = (batch + 1) * self.rows
             rows = order[batch * self.rows : end]
             yield rows if end <= self.pool else torch.cat((rows, order[: end - self.pool]))
             number += 1
 
-    def expected(self, mask: Tensor) -> float:
-        """How many rows of a batch `mask` (pool,) holds for, on average."""
-        return float(mask.float().mean()) * self.rows
-
-    def _order(self, turn: int) -> Tensor:
-        rng = seeded(self.seed, *self.names, "pass", turn, device=self.device)
-        return torch.randperm(self.pool, generator=rng, device=self.device)
-
-
-@dataclass(frozen=True)
-class Balanced:
-    """Batches with an equal share from each of several stretches of the pool (`balanced_sources`)."""
-
-    parts: tuple[Shuffled, ...]
-
-    @classmethod
-    def over(cls, sizes: Sequence[int], like: Shuffled) -> "Balanced":
-        shares = len([n for n in sizes if n])
-        share = max(1, like.rows // shares)
-        return cls(
-            tuple(Shuffled(n, share, like.seed, (*like.names, "part", i), like.device) for i, n in enumerate(sizes))
-        )
-
-    @property
-    def rows(self) -> int:
-        return sum(part.rows for part in self.parts if part.pool)
-
-    def expected(self, mask: Tensor) -> float:
-        """How many rows of a batch `mask` (pool,) holds for, on average."""
-        pieces = mask.split([part.pool for part in self.parts])
-        return sum(part.expected(piece) for part, piece in zip(self.parts, pieces, strict=True) if part.pool)
-
-    def starting(self, number: int) -> Iterator[Tensor]:
-        starts = [sum(part.pool for part in self.parts[:i]) for i in range(len(self.parts))]
-        streams = [(start, part.starting(number)) for start, part in zip(starts, self.parts, strict=True) if part.pool]
-        while True:
-            yield torch.cat([start + next(rows) for start, rows in streams])
-
-
-def with_draws(
-    batches: Shuffled | Balanced,
-    names: tuple[str | int, ...],
-    seed: int,
-    start: int,
-    device: torch.device,
-    views: int = 2,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches from `start` on, each with the uniform numbers of two views, or however many, of its rows."""
-    for number, rows in enumerate(batches.starting(start), start):
-        yield rows, draws(views * len(rows), seeded(seed, *names, "views", number, device=device))
+    def with_draws(self, start: int, views: int = 2) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches from `start` on, each with the uniform random numbers of `views` views of its rows."""
+        for number, rows in enumerate(self.starting(start), start):
+            rng = seeded(self.seed, *self.names, "views", number, device=self.device)
+            yield rows, draws(views * len(rows), rng)
 
 
 def side_by_side(pools: Sequence[tuple[Shuffled, int]], start: int) -> Iterator[tuple[Tensor, ...]]:
-    """Rows and uniform numbers of a batch of each pool, for so many views of its rows; empty pools are left out."""
-    streams = [with_draws(p, p.names, p.seed, start, p.device, views) for p, views in pools if p.pool]
-    for parts in zip(*streams, strict=True):
+    """Rows and random numbers of one batch of each pool, for so many views of its rows; empty pools are left out."""
+    for parts in zip(*(pool.with_draws(start, views) for pool, views in pools if pool.pool), strict=True):
         yield tuple(tensor for part in parts for tensor in part)

@@ -1,4 +1,4 @@
-"""The exemplar memory M: labelled images of past classes, equally many a class."""
+"""The exemplar memory M: labelled images of past classes, equally many per class."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,22 +17,21 @@ Policy = Literal["random", "low", "high", "rainbow", "first"]
 class MemoryConfig:
     """Which images of a class are kept (the paper's table of selection algorithms)."""
 
-    policy: Literal["random", "low", "high", "rainbow"] = "random"
-    confidence: Literal["prototype_cosine", "head_probability"] = "prototype_cosine"  # what low, high, rainbow sort by
+    policy: Literal["random", "low", "high", "rainbow"] = "random"  # the others rank by cosine to the prototype
 
     def __post_init__(self) -> None:
         require_declared(self)
 
 
 def quotas(budget: int, classes: int) -> list[int]:
-    """Images a class, in the order in which classes were met: equal shares, the remainder to the newest."""
+    """Images per class, in the order in which classes were seen: equal shares, the remainder to the newest."""
     share, rest = divmod(budget, classes)
     return [share + (i >= classes - rest) for i in range(classes)]
 
 
 def choose(policy: Policy, k: int, n: int, confidence: Tensor | None, rng: Generator) -> Tensor:
-    """Which `k` of a class's `n` images stay, (min(k, n),)."""
-    if k >= n or policy == "first":  # the rows lie in an order of preference
+    """Select `k` of a class's `n` images, (min(k, n),)."""
+    if k >= n or policy == "first":  # rows are sorted by preference
         return torch.arange(min(k, n))
     if policy == "random":
         return torch.randperm(n, generator=rng)[:k].sort().values
@@ -42,19 +41,19 @@ def choose(policy: Policy, k: int, n: int, confidence: Tensor | None, rng: Gener
         return ranked[:k]
     if policy == "high":
         return ranked[n - k :]
-    # Rainbow: from all ranges of confidence. Deviation: ranks evenly spaced; each (n // k)-th, as Rainbow Memory's code
-    # takes, are the k least confident wherever more than half of a class stays.
+    # Rainbow: all ranges of confidence. Deviation: ranks are evenly spaced. Rainbow Memory's code takes every
+    # (n // k)-th, which is the k least confident ones whenever more than half of a class stays.
     return ranked[torch.arange(k) * n // k]
 
 
 class Memory:
-    """At most `budget` labelled images of the classes met so far."""
+    """At most `budget` labelled images of the classes seen so far."""
 
     def __init__(self, budget: int, empty: Labeled) -> None:
         self.budget, self.labeled = budget, empty
 
-    def take_in(self, further: Labeled | None) -> None:
-        """More images of classes that are here: all of them until the next `update`, which shares the room anew."""
+    def add(self, further: Labeled | None) -> None:
+        """Add images of classes already stored, over budget until the next `update`."""
         if further is not None:
             self.labeled = concat(self.labeled, further)
 
@@ -66,7 +65,7 @@ class Memory:
         rng: Generator,
         confidence: Callable[[Labeled], Tensor] | None = None,
     ) -> None:
-        """Shrink the old classes, take in the new ones (Algorithm 1, line 17); stored images alone can be kept."""
+        """Shrink the old classes and add the new ones (Algorithm 1, line 16); images once dropped cannot return."""
         everything = concat(self.labeled, new)
         kept = []
         for c, k in zip(classes, quotas(self.budget, len(classes)), strict=True):
@@ -77,13 +76,13 @@ class Memory:
         self.labeled = everything.rows(torch.cat(kept)) if kept else everything
 
     def without(self, classes: Sequence[int]) -> Labeled:
-        """What is stored of other classes than these."""
+        """Stored images of classes other than these."""
         others = ~torch.isin(self.labeled.labels, self.labeled.labels.new_tensor(classes))
         return self.labeled.rows(others.nonzero().squeeze(1))
 
 
 def herded(features: Tensor, k: int) -> Tensor:
-    """iCaRL: rows (n, d) in the order in which their running mean stays nearest to the mean of all; the first k."""
+    """iCaRL's herding: the first k rows (of n, d) whose running mean stays nearest to the mean of all."""
     mean, total = features.mean(0), torch.zeros_like(features[0])
     free, order = torch.ones(len(features), dtype=torch.bool, device=features.device), []
     for chosen in range(min(k, len(features))):

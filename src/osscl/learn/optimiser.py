@@ -1,4 +1,4 @@
-"""One training phase: optimiser, rate over time, and how far it has come."""
+"""The optimiser of one training phase and its learning-rate schedule."""
 
 import math
 from collections.abc import Iterable
@@ -8,23 +8,23 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.config import added_later, require, require_declared
+from osscl.config import require, require_declared
 
 
 @dataclass(frozen=True)
 class OptimiserConfig:
-    """How a network's weights move."""
+    """Optimiser and learning-rate schedule."""
 
-    kind: Literal["adam", "adamw", "sgd"] = "adam"  # adamw: decay on weights alone
+    kind: Literal["adam", "adamw", "sgd"] = "adam"  # adamw: no decay on biases and norms
     rate: float = 1e-3
     min_rate: float = 1e-4  # where the cosine ends
     decay: float = 1e-4  # L2 in adam and sgd, decoupled in adamw
-    warmup: float = 0.0  # share of the phase's updates over which the rate rises from 0
+    warmup: float = 0.0  # share of the phase over which the rate rises from 0
     momentum: float = 0.9  # of sgd
     rate_per: Literal["epoch", "update"] = "update"  # how often the rate changes
-    fresh: bool = True  # a new optimiser at every step of the stream, or momenta kept
-    nesterov: bool = added_later(True, legacy=True)  # of sgd's momentum
-    milestones: tuple[float, ...] = added_later((), legacy=())  # shares of the phase after which the rate is a tenth
+    fresh: bool = True  # a new optimiser at every step of the stream, or moments kept
+    nesterov: bool = True  # of sgd
+    milestones: tuple[float, ...] = ()  # shares of the phase after which the rate is divided by ten
 
     def __post_init__(self) -> None:
         require_declared(self)
@@ -34,11 +34,11 @@ class OptimiserConfig:
         require(0 <= self.warmup < 1, self, "warmup", "a share in [0, 1)")
         require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
         require(all(0 < share < 1 for share in self.milestones), self, "milestones", "shares in (0, 1)")
-        require(not self.milestones or self.warmup == 0, self, "warmup", "0 where there are milestones")
+        require(not self.milestones or self.warmup == 0, self, "warmup", "0 with milestones")
 
 
 def rate_at(config: OptimiserConfig, update: int, updates: int, per_epoch: int = 1) -> float:
-    """Linear warm-up, then a cosine from `rate` to `min_rate`; or steps down, where there are milestones."""
+    """Linear warm-up, then a cosine from `rate` to `min_rate`; with milestones, a step function."""
     if config.rate_per == "epoch":
         update = update // per_epoch * per_epoch
     if config.milestones:
@@ -51,7 +51,7 @@ def rate_at(config: OptimiserConfig, update: int, updates: int, per_epoch: int =
 
 
 class Descent:
-    """The optimiser of one phase and the number of updates it has made, `done` of `updates`."""
+    """The optimiser of one phase and its progress, `done` of `updates`."""
 
     def __init__(self, nets: Iterable[nn.Module], config: OptimiserConfig, updates: int, per_epoch: int = 1) -> None:
         self.config, self.updates, self.per_epoch, self.done = config, updates, per_epoch, 0
@@ -60,7 +60,7 @@ class Descent:
         self.optimiser = self._optimiser()
 
     def _optimiser(self) -> torch.optim.Optimizer:
-        # A rate that lives on the device can change between the replays of a captured update.
+        # A rate on the device can change between replays of a captured update.
         rate: Any = (
             torch.tensor(self.config.rate, device=self.parameters[0].device) if self.on_cuda else self.config.rate
         )
@@ -78,7 +78,7 @@ class Descent:
         return torch.optim.AdamW(groups, rate, fused=True, capturable=self.on_cuda)
 
     def set_rate(self) -> None:
-        """Give the next update its rate; outside of what is captured."""
+        """Set the learning rate of the next update; called outside the captured graph."""
         rate = rate_at(self.config, self.done, self.updates, self.per_epoch)
         for group in self.optimiser.param_groups:
             if self.on_cuda:
@@ -86,28 +86,20 @@ class Descent:
             else:
                 group["lr"] = rate
 
-    def step(self, loss: Tensor, longest: float | None = None) -> None:
-        """One update of the weights, by a gradient that is cut to the length `longest`."""
+    def step(self, loss: Tensor, clip_norm: float | None = None) -> None:
+        """Update the weights, clipping the gradient to norm `clip_norm` where given."""
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
-        if longest is not None:
-            nn.utils.clip_grad_norm_(self.parameters, longest)
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(self.parameters, clip_norm)
         self.optimiser.step()
 
     def state(self) -> dict[str, Any]:
         return {"done": self.done, "moments": self.moments()}
 
     def moments(self) -> dict[str, Any]:
-        """What the optimiser remembers of each parameter."""
+        """The optimiser's state of each parameter."""
         return {str(i): dict(self.optimiser.state.get(p, {})) for i, p in enumerate(self.parameters)}
-
-    def taken_up(self, interrupted: dict[str, Any] | None, moments: dict[str, Any] | None = None) -> "Descent":
-        """This phase where an interruption left it; else from its beginning, with `moments` of an earlier one."""
-        if interrupted is not None:
-            self.load_state(interrupted)
-        elif moments is not None:
-            self.load_moments(moments)
-        return self
 
     def load_state(self, state: dict[str, Any]) -> None:
         self.done = state["done"]
@@ -117,12 +109,12 @@ class Descent:
         for i, p in enumerate(self.parameters):
             saved = moments.get(str(i), {})
             self.optimiser.state[p] = {
-                key: _placed(value, p, scalar_on_device=self.on_cuda) for key, value in saved.items()
+                key: _like_parameter(value, p, scalar_on_device=self.on_cuda) for key, value in saved.items()
             }
 
 
-def _placed(value: Tensor, p: Tensor, *, scalar_on_device: bool) -> Tensor:
-    """A saved moment in the layout of its parameter; Adam's step count stays on the CPU unless it is captured."""
+def _like_parameter(value: Tensor, p: Tensor, *, scalar_on_device: bool) -> Tensor:
+    """A saved moment in its parameter's layout; Adam's step count stays on the CPU unless captured."""
     if value.shape == p.shape:
         return torch.empty_like(p).copy_(value)
     return value.to(p.device) if scalar_on_device else value.clone()

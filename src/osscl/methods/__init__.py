@@ -1,29 +1,48 @@
-"""Every method, by the type of its config; every named configuration."""
+"""Every method by name, and every named configuration."""
 
 from dataclasses import replace
 from typing import Any
 
+from osscl.errors import SpecError
 from osscl.learn.linear_head import HeadConfig
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods.co2l import Co2l, Co2lConfig
-from osscl.methods.dm import Dm, DmConfig
+from osscl.methods.dm import Dm
 from osscl.methods.gate import GateConfig
-from osscl.methods.gd import Gd, GdConfig
+from osscl.methods.gd import Gd
 from osscl.methods.gem import Gem, GemConfig
-from osscl.methods.icarl import Icarl, IcarlConfig
-from osscl.methods.learner import LearnerConfig
+from osscl.methods.icarl import Icarl
 from osscl.methods.reference import ReferenceConfig
-from osscl.methods.ursl import Ursl, UrslConfig
+from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
+from osscl.methods.ursl_plus import UrslPlus, UrslPlusConfig
 from osscl.vision.encoder import EncoderConfig
 
-METHODS: dict[type, Any] = {
-    UrslConfig: Ursl, Co2lConfig: Co2l, GdConfig: Gd, DmConfig: Dm, GemConfig: Gem, IcarlConfig: Icarl,
-}  # fmt: skip
-METHOD_TYPES: dict[str, type] = {  # how a config's type is written in a file
-    "ursl": UrslConfig, "co2l": Co2lConfig, "gd": GdConfig, "dm": DmConfig, "gem": GemConfig, "icarl": IcarlConfig,
-}  # fmt: skip
+# A new method is one line here: its name, and its class with the class of its configuration as `Config`.
+METHODS: dict[str, Any] = {
+    "ursl": Ursl,
+    "ursl-plus": UrslPlus,
+    "co2l": Co2l,
+    "gd": Gd,
+    "dm": Dm,
+    "gem": Gem,
+    "icarl": Icarl,
+}
 
-# The paper's table of hyperparameters. It names a minimum rate but neither schedule nor decay; Co2L, its ancestor,
+
+def method_name(config: Any) -> str | None:
+    """The name of the method that a config belongs to; None for methods of other packages."""
+    return next((name for name, method in METHODS.items() if method.Config is type(config)), None)
+
+
+def method_class(config: Any) -> Any:
+    """The method that a config of this package belongs to."""
+    name = method_name(config)
+    if name is None:
+        raise SpecError(f"no method of this package has the config {type(config).__qualname__}")
+    return METHODS[name]
+
+
+# The paper's table of hyperparameters. It gives a minimum rate but no schedule and no decay; Co2L, its ancestor,
 # has a cosine and this decay.
 AS_PRINTED_OPTIMISER = OptimiserConfig("adam", rate=1e-2, min_rate=1e-4, decay=1e-4, rate_per="epoch")
 AS_PRINTED = UrslConfig(
@@ -41,36 +60,36 @@ URSL = UrslConfig(
     head=HeadConfig(solver="ridge"),
 )
 
-# Ours: the learner starts as a copy of the reference and is trained for a quarter of the epochs; half of the prediction
-# is the reference's; both heads also learn from what the gate lets in, and from what is carried along of labels whose
-# images have left M.
-URSL_PLUS = replace(
-    URSL,
-    learner=replace(URSL.learner, start="reference", epochs=50),
-    head=replace(URSL.head, reference=0.5, pseudo="past", carried=True),
-)
+# Ours: a quarter of the learner's epochs, because it starts as a copy of the reference.
+URSL_PLUS = UrslPlusConfig(
+    URSL.reference, URSL.gate, replace(URSL.learner, epochs=50), URSL.memory, URSL.head
+)  # fmt: skip
 
-# L_sup and L_TD alone: no reference, no unlabelled image. Without T-hat an epoch is shorter; the floor gives this
+# L_sup and L_TD only: no reference, no unlabelled image. Without T-hat an epoch is shorter; the floor gives this
 # learner as many updates as URSL's gets on CIFAR-100.
 LABELS_ONLY = replace(URSL, gate=GateConfig(pseudo="none"), learner=replace(URSL.learner, lam=0.0, min_updates=1200))
 
-# As its authors' code has it: SGD with warm-up, SupCon's factor tau / 0.07, teachers with batch statistics. The URSL
-# paper ran 200 epochs at every step.
+# As in its authors' code: SGD with warm-up, SupCon's factor tau / 0.07, teachers with batch statistics. The URSL paper
+# ran 200 epochs at every step.
 CO2L = Co2lConfig(
-    learner=LearnerConfig(
-        tau=0.5, base_temperature=0.07, gamma=1.0, lam=0.0, teacher_statistics="batch",
+    LearnerConfig(
+        tau=0.5, gamma=1.0, lam=0.0, teacher_statistics="batch",
         optimiser=OptimiserConfig(
             "sgd", rate=0.5, min_rate=5e-4, decay=1e-4, warmup=0.05, rate_per="epoch", fresh=False, nesterov=False
         ),
     ),
+    base_temperature=0.07,
     head=URSL.head,
 )  # fmt: skip
 
-# The paper gives both URSL's hyperparameters; ours are those of `ursl`: no competitor loses by its optimiser.
-CO2L_J = Co2lConfig(replace(URSL.learner, lam=1.0), "joint", head=URSL.head)
-CO2L_P = Co2lConfig(replace(URSL.learner, lam=0.0), "pretrain", URSL.reference, URSL.head)
+# The paper gives both variants URSL's hyperparameters; ours use those of `ursl`, so that no competitor is held back by
+# its optimiser.
+CO2L_J = Co2lConfig(replace(URSL.learner, lam=1.0), unlabeled="joint", head=URSL.head)
+CO2L_P = Co2lConfig(replace(URSL.learner, lam=0.0), unlabeled="pretrain", reference=URSL.reference, head=URSL.head)
 
+# Every method with its default configuration, and the configurations that have names of their own.
 CONFIGURATIONS: dict[str, Any] = {
+    **{name: method.Config() for name, method in METHODS.items()},
     "ursl": URSL,
     "ursl-as-printed": AS_PRINTED,
     "ursl-plus": URSL_PLUS,
@@ -78,8 +97,5 @@ CONFIGURATIONS: dict[str, Any] = {
     "co2l": CO2L,
     "co2l-j": CO2L_J,
     "co2l-p": CO2L_P,
-    "gd": GdConfig(),
-    "dm": DmConfig(),
-    "gem": GemConfig(),
-    "icarl": IcarlConfig(),
+    "gem-joint": GemConfig(memory_statistics="joint"),
 }

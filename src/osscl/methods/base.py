@@ -1,7 +1,8 @@
-"""The contract between a method and whoever runs it."""
+"""The contract between a method and its runner, and the one mechanism that runs and resumes training phases."""
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 
 from osscl.config import require, require_declared
 from osscl.data.images import Labeled
-from osscl.device import Replay, synchronise
+from osscl.device import WORTH_COMPILING, Replay, synchronise
+from osscl.learn.batches import Shuffled, side_by_side
 from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.stream.step import Step
 from osscl.vision.augment import Augmentation
@@ -21,18 +23,21 @@ State = dict[str, Any]  # nested dicts of tensors, numbers, strings, lists and N
 
 
 def on_device(device: torch.device, fields: State) -> State:
-    """The same with its tensors there."""
+    """The same fields with their tensors on `device`."""
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in fields.items()}
+
+
+# ----- what a method is given
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How much of a method's own epochs is carried out; printed beside every number."""
+    """How much of a method's own epochs is run; printed beside every number."""
 
     name: str
-    share: float = 1.0  # of the epochs that the method's config names, heads excepted
-    max_updates: int | None = None  # a phase
-    row_cap: int | None = None  # rows of U_t, and of the rows that accuracy is taken on
+    share: float = 1.0  # of the epochs in the method's config, heads excepted
+    max_updates: int | None = None  # per phase
+    row_cap: int | None = None  # on U_t and on the rows that accuracy is computed on
     small_net: bool = False
 
     def __post_init__(self) -> None:
@@ -46,8 +51,10 @@ class Schedule:
     def epochs(self, full: int) -> int:
         return max(1, round(full * self.share))
 
-    def capped(self, updates: int) -> int:
-        return updates if self.max_updates is None else min(updates, self.max_updates)
+    def updates(self, epochs: int, per_epoch: int, at_least: int = 0) -> int:
+        """Updates of a phase whose config asks for `epochs` epochs and at least so many updates."""
+        asked = max(round(at_least * self.share), self.epochs(epochs) * per_epoch)
+        return asked if self.max_updates is None else min(asked, self.max_updates)
 
 
 PAPER = Schedule("paper")
@@ -59,14 +66,14 @@ SCHEDULES = {schedule.name: schedule for schedule in (PAPER, SHORT, SMOKE, DEMO)
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is told before the first step; nothing of the classes to come."""
+    """What a method knows before the first step: nothing about the classes to come."""
 
     images: ImageFormat
     augmentation: Augmentation
     memory: int  # |M|
     seed: int
     schedule: Schedule
-    whole_pool: Tensor | None = None  # every unlabelled image there is, for methods that declare `wants_whole_pool`
+    whole_pool: Tensor | None = None  # all unlabelled images, for methods that declare `wants_whole_pool`
 
     def no_images(self) -> Labeled:
         """An empty set of images of this format."""
@@ -76,7 +83,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a method is; the loss stays on the device until somebody looks."""
+    """Position within a phase; the loss stays on the device until it is read."""
 
     phase: str
     update: int
@@ -85,41 +92,43 @@ class Progress:
     loss: Tensor | None = None
 
 
-def _nothing(*_: Any) -> None:
+def _ignore(*_: Any) -> None:
     pass
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a method is handed by whoever runs it, so that it never reaches upwards."""
+    """What the runner offers a method, so that methods never import from the layers above."""
 
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     precision: torch.dtype = torch.float32  # of forward passes; losses are float32
-    keep: Callable[[bool], None] = (
-        _nothing  # "a good moment": the run may save state() now, or stop; True at phase edges
-    )
-    progress: Callable[[Progress], None] = _nothing
+    # Called after every update and, with True, at the end of every phase: the run may save state() or stop here.
+    maybe_checkpoint: Callable[[bool], None] = _ignore
+    progress: Callable[[Progress], None] = _ignore
     reference_cache: Path | None = None
-    shared_device: bool = False  # other work goes on there: phases say so of their seconds
+    shared_device: bool = False  # timings are not meaningful: the device runs other work too
+
+
+# ----- what a method reports
 
 
 @dataclass(frozen=True)
 class PhaseReport:
-    """What one phase of one step cost."""
+    """Cost of one phase of one step."""
 
     name: str
     seconds: float
     updates: int = 0
     views: int = 0
-    cached: bool = False  # the seconds are those of the run that did the work
-    shared: bool = False  # the device did other work meanwhile, for a part of the time at least
+    cached: bool = False  # the seconds are those of the run that trained it
+    shared: bool = False  # the device was shared, at least part of the time
 
 
 @dataclass(frozen=True)
 class GateReport:
-    """What the gate said of each row of U_t."""
+    """What the gate decided for each row of U_t."""
 
-    scores: Tensor  # (m,) S(x), higher is more like the classes met
+    scores: Tensor  # (m,) S(x), higher is more like the classes seen
     passed: Tensor  # (m,) bool, rows of U-hat
     confident: Tensor  # (m,) bool, rows above the higher threshold
     pseudo_labels: Tensor  # (m,) the nearest prototype's class
@@ -137,17 +146,20 @@ class StepReport:
     notes: Mapping[str, float] = field(default_factory=dict)
 
 
+# ----- the contract
+
+
 class Method(Protocol):
     """The whole contract; structural, nothing to inherit. Built as `MyMethod(config, setting, runtime)`."""
 
-    classes: list[int]  # met so far, in order; column j of predict() is classes[j]
+    classes: list[int]  # seen so far, in order; column j of predict() is classes[j]
 
     def learn(self, step: Step) -> StepReport:
-        """Learn from one step; leaves predict() valid. After load_state() it goes on inside the step that was saved."""
+        """Learn from one step; predict() is valid afterwards. After load_state() it resumes inside the saved step."""
         ...
 
     def predict(self, images: Tensor) -> Tensor:
-        """Logits (n, classes met so far); changes nothing."""
+        """Logits (n, classes seen so far); changes nothing."""
         ...
 
     def state(self) -> State: ...
@@ -157,35 +169,38 @@ class Method(Protocol):
 
 @runtime_checkable
 class Discerning(Protocol):
-    """What a method may offer beside the contract: whether an image looks like a class met."""
+    """Optional: a method that tells images of classes it has seen from others."""
 
     @property
     def known_above(self) -> float | None:
-        """The score above which an image looks known; None where nothing tells."""
+        """The score above which an image is known; None if no threshold exists yet."""
         ...
 
     def known_scores(self, images: Tensor) -> Tensor:
-        """How much each image looks like a class met, (n,); asked only where `known_above` is a number."""
+        """How much each image looks like a class seen, (n,); only called while `known_above` is a number."""
         ...
 
 
 @runtime_checkable
-class Placing(Protocol):
-    """What a method may offer beside the contract: a space in which images of a class, learned or not, lie together."""
+class FeatureExtractor(Protocol):
+    """Optional: a method with a feature space in which images of one class, seen or not, are close."""
 
     def features(self, images: Tensor) -> Tensor:
-        """Of each image, (n, width); changes nothing."""
+        """Features (n, width); changes nothing."""
         ...
 
 
+# ----- phases
+
+
 class PhaseLog:
-    """Seconds, updates and views of the phases of one step, kept across interruptions."""
+    """Seconds, updates and views of the phases of one step, accumulated across interruptions."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.device, self.shared = runtime.device, runtime.shared_device
         self.reports: dict[str, PhaseReport] = {}
         self.open: str | None = None
-        self.before = PhaseReport("", 0.0)  # what the open phase was before an interruption
+        self.before = PhaseReport("", 0.0)  # the open phase's report before the interruption
         self.started = 0.0
 
     def begin(self, name: str) -> None:
@@ -203,9 +218,6 @@ class PhaseLog:
         seconds = self.before.seconds + time.perf_counter() - self.started
         return PhaseReport(name, seconds, updates, views, shared=self.shared or self.before.shared)
 
-    def add(self, report: PhaseReport) -> None:
-        self.reports[report.name] = report
-
     def state(self) -> State:
         reports = dict(self.reports)
         if self.open is not None:
@@ -217,89 +229,174 @@ class PhaseLog:
         self.reports = {name: PhaseReport(name, *values) for name, values in state.items()}
 
 
-@dataclass(frozen=True)
-class Training:
-    """One phase of training."""
+class Phases:
+    """The phases of the current step: which are finished, what they cost, and where an interrupted one stopped.
 
-    nets: Sequence[nn.Module]  # what learns
+    A method calls `begin_step`, then `train` or `once` for each phase. Repeated after an interruption, the same calls
+    skip what is finished and resume the open phase at its next update.
+    """
+
+    def __init__(self, setting: Setting, runtime: Runtime) -> None:
+        self.setting, self.runtime = setting, runtime
+        self.step = -1  # current or last
+        self.finished: list[str] = []
+        self.log = PhaseLog(runtime)
+        self.open: str | None = None  # the training phase that is running or was interrupted
+        self.descent: Descent | None = None  # of the running phase
+        self.interrupted: State | None = None  # of the descent of the interrupted phase
+        self.moments: dict[str, State] = {}  # of optimisers that are kept from step to step, by phase
+
+    def begin_step(self, t: int) -> bool:
+        """Whether step t begins now; False if it resumes."""
+        if self.step == t:
+            return False
+        self.step, self.finished, self.log = t, [], PhaseLog(self.runtime)
+        return True
+
+    def has_begun(self, name: str) -> bool:
+        return name in self.finished or name == self.open
+
+    def train(
+        self,
+        name: str,
+        nets: Sequence[nn.Module],
+        optimiser: OptimiserConfig,
+        epochs: int,
+        batches: Sequence[tuple[Shuffled, int]],  # pools and the views that an update makes of each row
+        *,
+        at_least: int = 0,  # updates
+        compiles: bool | None = None,  # forward passes, on CUDA; by the smallest batch where None
+    ) -> "Phase":
+        """A training phase of `epochs` passes over the first pool. Nothing happens until its batches are consumed."""
+        pools = [(pool, views) for pool, views in batches if pool.pool]
+        per_epoch = batches[0][0].per_epoch
+        updates = self.setting.schedule.updates(epochs, per_epoch, at_least)
+        if compiles is None:
+            # All batches compiled or none: a compiled pass overwrites the batch-norm statistics of an eager one.
+            compiles = min(views * pool.rows for pool, views in pools) >= WORTH_COMPILING
+        return Phase(self, name, nets, optimiser, updates, per_epoch, pools, compiles)
+
+    @contextlib.contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time work without updates as a phase."""
+        self.log.begin(name)
+        yield
+        self.log.end()
+
+    def once(self, name: str, work: Callable[[], None]) -> None:
+        """Do and time work without updates, once per step; its results must be part of the method's state."""
+        if name not in self.finished:
+            with self.timed(name):
+                work()
+            self.finished.append(name)
+
+    def add_cached(self, report: PhaseReport) -> None:
+        """Count a phase as finished whose result was loaded."""
+        self.log.reports[report.name] = report
+        self.close(report.name)
+
+    def close(self, name: str) -> None:
+        self.finished.append(name)
+        self.open = self.descent = None
+        self.runtime.maybe_checkpoint(True)
+
+    def reports(self) -> tuple[PhaseReport, ...]:
+        return tuple(self.log.reports.values())
+
+    def state(self) -> State:
+        return {
+            "step": self.step,
+            "finished": list(self.finished),
+            "log": self.log.state(),
+            "open": self.open,
+            "descent": self.descent.state() if self.descent is not None else self.interrupted,
+            "moments": dict(self.moments),
+        }
+
+    def load_state(self, state: State) -> None:
+        self.step, self.finished, self.open = state["step"], list(state["finished"]), state["open"]
+        self.interrupted, self.moments = state["descent"], dict(state["moments"])
+        self.log.load_state(state["log"])
+
+
+@dataclass
+class Phase:
+    """One training phase. `for batch in phase.batches(): phase.report(update(*batch))` runs or resumes it."""
+
+    phases: Phases
+    name: str
+    nets: Sequence[nn.Module]  # that learn
     optimiser: OptimiserConfig
     updates: int
     per_epoch: int
-    views: int  # images that one update looks at
-    update: Callable[[Descent], Callable[..., Tensor]]  # one update as a function of a batch's tensors
-    batches: Callable[[int], Iterator[tuple[Tensor, ...]]]  # from a number on
-    captured: bool = True  # as one CUDA graph; an update that asks the CPU something captures its parts itself
+    pools: Sequence[tuple[Shuffled, int]]
+    compiles: bool
+    loss: Tensor | None = None  # of the last update
 
+    @property
+    def views(self) -> int:
+        """Augmented images per update."""
+        return sum(views * pool.rows for pool, views in self.pools)
 
-def descend(
-    name: str, descent: Descent, update: Callable[..., Tensor], batches: Iterable[tuple[Tensor, ...]], views: int,
-    runtime: Runtime,
-) -> None:  # fmt: skip
-    """The updates that are left of a phase, on batches from the next one on; after each of them a run may stop."""
-    for inputs in batches:
-        if descent.done == descent.updates:
-            break
-        descent.set_rate()
-        loss = update(*inputs)
-        descent.done += 1
-        runtime.progress(Progress(name, descent.done, descent.updates, views * descent.done, loss))
-        runtime.keep(False)
+    @property
+    def progress(self) -> float:
+        """Share of the phase that is done."""
+        return self.phases.descent.done / self.updates if self.phases.descent is not None else 0.0
 
+    def capture(self, update: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """`update` as one CUDA graph; on other devices as it is."""
+        return Replay(update, self.phases.runtime.device)
 
-class Phases:
-    """Which phases of the step are over, and how far the open one has come."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
-        self.step = -1  # that is open, or was last
-        self.over: list[str] = []
-        self.log = PhaseLog(runtime)
-        self.descent: Descent | None = None
-        self.interrupted: State | None = None
-
-    def open(self, t: int) -> bool:
-        """Whether step t begins now; a stopped run goes on inside it."""
-        if self.step == t:
-            return False
-        self.step, self.over, self.log = t, [], PhaseLog(self.runtime)
-        return True
-
-    def train(self, name: str, training: Callable[[], Training]) -> None:
-        """Carry a phase out, or go on with it; nothing where it is over."""
-        if name in self.over:
+    def batches(self) -> Iterator[tuple[Tensor, ...]]:
+        """Row numbers and random numbers of the batches that are left; a run may stop after each of them."""
+        if self.name in self.phases.finished:
             return
-        phase = training()
-        self.log.begin(name)
-        descent = Descent(phase.nets, phase.optimiser, phase.updates, phase.per_epoch)
-        self.descent, self.interrupted = descent.taken_up(self.interrupted), None
-        for net in phase.nets:
-            net.train().requires_grad_(True)
-        update = phase.update(descent)
-        update = Replay(update, self.runtime.device) if phase.captured else update
-        descend(name, descent, update, phase.batches(descent.done), phase.views, self.runtime)
-        for net in phase.nets:
-            net.eval().requires_grad_(False)
-        self.log.end(phase.updates, phase.views * phase.updates)
-        self._close(name)
+        descent, runtime = self._begin(), self.phases.runtime
+        for batch in side_by_side(self.pools, descent.done):
+            if descent.done == self.updates:
+                break
+            descent.set_rate()
+            yield batch
+            descent.done += 1
+            runtime.progress(Progress(self.name, descent.done, self.updates, self.views * descent.done, self.loss))
+            runtime.maybe_checkpoint(False)
+        self._end(descent)
 
-    def once(self, name: str, work: Callable[[], None]) -> None:
-        """Work without updates, timed as a phase of its own."""
-        if name in self.over:
-            return
-        self.log.begin(name)
-        work()
-        self.log.end()
-        self._close(name)
+    def report(self, loss: Tensor) -> None:
+        """Give progress displays the loss of this update."""
+        self.loss = loss
 
-    def _close(self, name: str) -> None:
-        self.over.append(name)
-        self.descent = None
-        self.runtime.keep(True)
+    def step(self, loss: Tensor, clip_norm: float | None = None) -> None:
+        """Update the weights."""
+        assert self.phases.descent is not None
+        self.phases.descent.step(loss, clip_norm)
 
-    def state(self) -> State:
-        open_phase = self.descent.state() if self.descent is not None else self.interrupted
-        return {"step": self.step, "over": list(self.over), "log": self.log.state(), "descent": open_phase}
+    def apply_gradients(self) -> None:
+        """Update the weights by the gradients that their `grad` holds."""
+        assert self.phases.descent is not None
+        self.phases.descent.optimiser.step()
 
-    def load_state(self, state: State) -> None:
-        self.step, self.over, self.interrupted = state["step"], list(state["over"]), state["descent"]
-        self.log.load_state(state["log"])
+    def _begin(self) -> Descent:
+        phases = self.phases
+        phases.log.begin(self.name)
+        descent = Descent(self.nets, self.optimiser, self.updates, self.per_epoch)
+        if phases.interrupted is not None:
+            descent.load_state(phases.interrupted)
+        elif self.name in phases.moments:
+            descent.load_moments(phases.moments[self.name])
+        phases.open, phases.descent, phases.interrupted = self.name, descent, None
+        self._learning(True, self.compiles)
+        return descent
+
+    def _end(self, descent: Descent) -> None:
+        self._learning(False, True)
+        if not self.optimiser.fresh:
+            self.phases.moments[self.name] = descent.moments()
+        self.phases.log.end(self.updates, self.views * self.updates)
+        self.phases.close(self.name)
+
+    def _learning(self, on: bool, compiles: bool) -> None:
+        for net in self.nets:
+            net.train(on).requires_grad_(on)
+            if hasattr(net, "compiles"):
+                net.compiles = compiles  # type: ignore[assignment]

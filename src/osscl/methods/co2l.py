@@ -1,137 +1,171 @@
-"""Co2L: contrastive continual learning (ICCV 2021), and two ways in which the URSL paper lends it unlabelled images.
+"""Co2L: contrastive continual learning (ICCV 2021), and the URSL paper's two variants that use unlabelled images.
 
-co2l    labels only: asymmetric SupCon on T_t and M, relation distillation from the network of the step before.
-co2l-j  jointly with NT-Xent on batches of U_t, unsegregated, in the same network.
-co2l-p  pre-trained by SimCLR on U_1; unlabelled images play no part after that.
+co2l    labels only: asymmetric SupCon on T_t and M, relation distillation from the network of the previous step.
+co2l-j  jointly with NT-Xent on batches of all of U_t, in the same network.
+co2l-p  pre-trained by SimCLR on U_1; later unlabelled images are not used.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from osscl.config import require, require_declared
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
+from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
-from osscl.methods.base import PhaseLog, Runtime, Setting, State, StepReport, on_device
-from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
+from osscl.losses.contrastive import asymmetric_supcon, nt_xent
+from osscl.losses.distillation import relation_distillation
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
 from osscl.methods.reference import Reference, ReferenceConfig
+from osscl.methods.ursl import LearnerConfig
 from osscl.seeding import seeded
 from osscl.stream.step import Step
-from osscl.vision.encoder import in_chunks
+from osscl.vision.augment import two_views
+from osscl.vision.encoder import Encoder, embed_frozen, frozen_copy, in_chunks, new_encoder
 
 
 @dataclass(frozen=True)
 class Co2lConfig:
     """Co2L and its variants."""
 
-    learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(lam=0.0))  # lam weighs co2l-j's NT-Xent
+    learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(lam=0.0))  # lam: weight of co2l-j's NT-Xent
+    base_temperature: float | None = None  # SupCon's factor tau / base; the URSL paper's equation has none
     unlabeled: Literal["none", "joint", "pretrain"] = "none"
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)  # co2l-p: how U_1 is learned
     head: HeadConfig = field(default_factory=HeadConfig)
 
     def __post_init__(self) -> None:
         require_declared(self)
-        require(self.head.pseudo == "none", self.head, "pseudo", "none: Co2L has no gate")
-        require(not self.head.carried, self.head, "carried", "false: Co2L has no unlabelled images to follow drift by")
-        require(self.head.reference == 0, self.head, "reference", "0: Co2L has no reference")
+        positive = self.base_temperature is None or self.base_temperature > 0
+        require(positive, self, "base_temperature", "positive, or null")
         require(not self.reference.pretrained, self.reference, "pretrained", "false: co2l-p learns from U_1")
         if self.unlabeled == "pretrain" and self.learner.net != self.reference.net:
             raise SpecError("unlabeled=pretrain needs learner.net and reference.net of one shape")
         if self.unlabeled != "joint":
             require(self.learner.lam == 0, self.learner, "lam", "0 without unlabeled=joint")
-            require(self.learner.past_on == "pool", self.learner, "past_on", "pool without unlabeled=joint")
-        require(self.learner.start == "random", self.learner, "start", "random; unlabeled=pretrain starts from U_1")
 
     @property
     def needs_reference(self) -> bool:
         """Whether U_1 is learned before the labels, as a reference network learns it."""
         return self.unlabeled == "pretrain"
 
+    @property
+    def reference_once(self) -> bool:
+        """The reference learns at the first step only."""
+        return True
+
 
 class Co2l:
     """The agent: one network, a memory and a head."""
 
+    Config = Co2lConfig
+
     def __init__(self, config: Co2lConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
-        self.learner = Learner(config.learner, setting, runtime)
-        self.pretrained: Reference | None = None
-        if config.unlabeled == "pretrain":
-            self.pretrained = Reference(config.reference, setting, runtime)
+        self.phases = Phases(setting, runtime)
+        rng = seeded(setting.seed, "init", "learner")
+        self.encoder = new_encoder(config.learner.net, setting.images, rng, runtime.device, runtime.precision)
+        self.past: Encoder | None = None
+        pretrains = config.unlabeled == "pretrain"
+        self.pretrained = Reference(config.reference, setting, self.phases) if pretrains else None
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.head: Head | None = None
-        self.step_open = -1
-        self.log = PhaseLog(runtime)
 
     def learn(self, step: Step) -> StepReport:
-        """One step: pre-training where it is asked for, the network, the head, the memory."""
-        self._open(step)
-        if self.pretrained is not None:
-            self.pretrained.learn(step.unlabeled if step.index == 0 else step.unlabeled[:0], step.index, self.log)
-            if self.pretrained.trained:
-                self.learner.start_from(self.pretrained.encoder, step.index)  # projector included
-        notes = self.learner.learn(self._lesson(step), step.index, self.log)
-        self.log.begin("head")
-        late = self.config.head.memory == "after"
-        self.head = None if late else self.fit_head(step)
-        rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, "random", rng)
-        self.head = self.fit_head(step) if late else self.head
-        self.log.end()
-        return StepReport(tuple(self.log.reports.values()), notes=notes)
+        """One step: pre-training for co2l-p, the network, the head, the memory."""
+        if self.phases.begin_step(step.index):
+            self.classes.extend(step.new_classes)
+            self.memory.add(step.further)
+            if step.index > 0:
+                self.past = self.teacher()
+        if self.pretrained is not None and step.index == 0:
+            self.pretrained.learn(step.unlabeled, step.index)
+            if self.pretrained.trained and not self.phases.has_begun("learner"):
+                self.encoder.load_state_dict(self.pretrained.encoder.state_dict())  # projector included
+        notes = self.train(step)
+        with self.phases.timed("head"):
+            self.fit_head(step)
+            rng = seeded(self.setting.seed, "memory", step.index)
+            self.memory.update(step.labeled, self.classes, "random", rng)
+        return StepReport(self.phases.reports(), notes=notes)
 
-    def _open(self, step: Step) -> None:
-        if self.step_open == step.index:
-            return  # goes on inside this step
-        self.step_open = step.index
-        self.classes.extend(step.new_classes)
-        self.memory.take_in(step.further)
-        self.log = PhaseLog(self.runtime)
-        if step.index > 0:
-            self.learner.remember_past()
+    def teacher(self) -> Encoder:
+        return frozen_copy(self.encoder, batch_statistics=self.config.learner.teacher_statistics == "batch")
 
-    def _lesson(self, step: Step) -> Lesson:
+    def train(self, step: Step) -> dict[str, float]:
+        """Asymmetric SupCon on T_t and M, distillation from the past network, NT-Xent on U_t for co2l-j."""
+        hp, seed, device, t = self.config.learner, self.setting.seed, self.runtime.device, step.index
+        augmentation, past = self.setting.augmentation, self.past if hp.gamma > 0 else None
         pool = concat(step.labeled, self.memory.labeled)
-        anchors = anchor_rows(self.config.learner, pool.labels, self.classes, step.new_classes)
-        sizes = len(step.labeled), len(self.memory.labeled), 0
-        joint = self.config.unlabeled == "joint" and len(step.unlabeled) > 1
-        return Lesson(pool, sizes, anchors, step.unlabeled if joint else None)
+        anchors = torch.isin(pool.labels, pool.labels.new_tensor(step.new_classes))
+        rows_of_pool = Shuffled(len(pool), hp.batch, seed, ("learner", t), device)
+        batches = [(rows_of_pool, 2)]
+        if self.config.unlabeled == "joint" and len(step.unlabeled) > 1:
+            batches.append((Shuffled(len(step.unlabeled), hp.batch, seed, ("guide", t), device), 2))
+        phase = self.phases.train("learner", [self.encoder], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates)
 
-    def fit_head(self, step: Step) -> Head:
-        """A head on the network as it is, for the step's labels and the memory's other classes."""
-        known = concat(step.labeled, self.memory.without(step.new_classes))
+        def update(rows: Tensor, u: Tensor, *joint: Tensor) -> Tensor:
+            y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)
+            z, anchored = self.encoder(x), anchors[rows].repeat(2)
+            supervised = asymmetric_supcon(z, y, anchored, hp.tau, base_temperature=self.config.base_temperature)
+            loss = hp.sup * supervised
+            if past is not None:
+                z_past = embed_frozen(past, x)
+                loss = loss + hp.gamma * relation_distillation(z, z_past, hp.tau_student, hp.tau_teacher)
+            if joint:
+                views = two_views(step.unlabeled[joint[0]], joint[1], augmentation)
+                loss = loss + hp.lam * nt_xent(self.encoder(views), hp.tau)
+            phase.step(loss)
+            return loss.detach()
+
+        replay = phase.capture(update)
+        for batch in phase.batches():
+            phase.report(replay(*batch))
+        return {
+            "updates_per_epoch": rows_of_pool.per_epoch,
+            "learner_batch": rows_of_pool.rows,
+            "anchors_per_batch": float(anchors.float().mean()) * rows_of_pool.rows,
+        }
+
+    def fit_head(self, step: Step) -> None:
+        """A head for T_t and the other classes in M, as it was during the step."""
+        labeled = concat(step.labeled, self.memory.without(step.new_classes))
         names, cap = ("head", step.index), self.setting.schedule.max_updates
-        encoder, augmentation, seed = self.learner.encoder, self.setting.augmentation, self.setting.seed
-        return fit_head(self.config.head, HeadFit(encoder, known, self.classes, augmentation, seed, names, cap))
+        augmentation, seed = self.setting.augmentation, self.setting.seed
+        fit = HeadFit(self.encoder, labeled, list(self.classes), augmentation, seed, names, cap)
+        self.head = fit_head(self.config.head, fit)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Logits (n, classes met so far); changes nothing."""
+        """Logits (n, classes seen so far); changes nothing."""
         if self.head is None:
             raise RuntimeError("predict() before the first learn()")
-        return self.head(in_chunks(self.learner.encoder.features, images))
+        return self.head(in_chunks(self.encoder.features, images))
 
     def state(self) -> State:
         return {
             "classes": list(self.classes),
-            "learner": self.learner.state(),
+            "phases": self.phases.state(),
+            "encoder": self.encoder.state_dict(),
+            "past": self.past.state_dict() if self.past is not None else None,
             "pretrained": self.pretrained.state() if self.pretrained is not None else None,
             "memory": vars(self.memory.labeled),
             "head": vars(self.head) if self.head is not None else None,
-            "step_open": self.step_open,
-            "log": self.log.state(),
         }
 
     def load_state(self, state: State) -> None:
         device = self.runtime.device
-        self.classes, self.step_open = list(state["classes"]), state["step_open"]
-        self.learner.load_state(state["learner"])
+        self.classes = list(state["classes"])
+        self.phases.load_state(state["phases"])
+        self.encoder.load_state_dict(state["encoder"])
+        self.past = self.teacher() if state["past"] is not None else None
+        if self.past is not None:
+            self.past.load_state_dict(state["past"])
         if self.pretrained is not None:
             self.pretrained.load_state(state["pretrained"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        self.head = None
-        if state["head"] is not None:
-            self.head = Head(**on_device(device, state["head"]))
-        self.log.load_state(state["log"])
+        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None

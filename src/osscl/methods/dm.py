@@ -1,7 +1,8 @@
 """DM: DistillMatch (Smith et al., IJCNN 2021).
 
 A classifier learns from labels, from its own past by logit distillation, from unlabelled images that a second network
-finds like the past classes, and, by FixMatch, from all of them; then its head, balanced, and the second network.
+finds similar to past classes, and, by FixMatch, from all of them. Then its head is balanced, and the second network
+learns.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,40 +15,41 @@ from torch import Tensor, nn
 
 from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.learn.balance import BALANCING, class_weights, rank_in_class
-from osscl.learn.batches import Shuffled, side_by_side
+from osscl.learn.batches import Shuffled
+from osscl.learn.linear_head import BALANCING, class_weights, rank_in_class
 from osscl.learn.memory import Memory
-from osscl.learn.optimiser import Descent, OptimiserConfig
+from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import fixmatch, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, Training
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.encoder import Classifier, Deconfident, Net, frozen_copy, in_chunks, placed
-from osscl.vision.novelty import calibrated, novelty_scores
+from osscl.vision.encoder import Classifier, Deconfident, Net, build_on_device, frozen_copy, in_chunks
 from osscl.vision.randaugment import WeakAugmentation, strong_view, weak_view
 
 STEPWISE = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(2 / 3, 8 / 9))
-NONE = -1  # the pseudo-label of a row that has none
+NONE = -1  # pseudo-label of a row without one
+STRENGTHS = (0.0025, 0.005, 0.001, 0.002, 0.004, 0.08)  # DistillMatch's candidates for the perturbation
+AT_ONCE = 256  # images; fewer than would be compiled
 
 
 @dataclass(frozen=True)
 class DmConfig:
-    """DistillMatch's hyperparameters, those of its authors' code."""
+    """DistillMatch's hyperparameters, from its authors' code."""
 
     backbone: str = "resnet18"
     epochs: int = 180
     epochs_balance: int = 20  # of the head alone
     epochs_novelty: int = 90  # of the second network
-    batch: int = 64  # labelled images an update
+    batch: int = 64  # labelled images per update
     unlabeled_batch: int = 128
     temperature: float = 2.0
     distill: float = 1.0  # weight of the distillation from the past
     consistency: float = 1.0  # weight of FixMatch
     threshold: float = 0.85  # of FixMatch
-    true_positives: float = 0.05  # share of held-out labelled images that may pass as being of a past class
-    perturbation: Literal["highest", "lowest"] = "highest"  # which input perturbation wins: by its mean score
-    longest: float = 1.0  # gradient
+    true_positives: float = 0.05  # share of held-out labelled images that count as a past class
+    perturbation: Literal["highest", "lowest"] = "highest"  # mean score of the chosen input perturbation
+    longest: float = 1.0  # norm that gradients are clipped to
     optimiser: OptimiserConfig = STEPWISE
     balance: OptimiserConfig = BALANCING
 
@@ -55,15 +57,8 @@ class DmConfig:
         require_backbone(self.backbone)
         require_declared(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
-        for name in (
-            "epochs",
-            "epochs_balance",
-            "epochs_novelty",
-            "batch",
-            "unlabeled_batch",
-            "temperature",
-            "longest",
-        ):
+        whole = ("epochs", "epochs_balance", "epochs_novelty", "batch", "unlabeled_batch")
+        for name in (*whole, "temperature", "longest"):
             require(getattr(self, name) > 0, self, name, "positive")
         for name in ("distill", "consistency"):
             require(getattr(self, name) >= 0, self, name, "0 or more")
@@ -71,10 +66,18 @@ class DmConfig:
         for name in ("threshold", "true_positives"):
             require(0 <= getattr(self, name) <= 1, self, name, "in [0, 1]")
 
+    @property
+    def needs_new_classes(self) -> bool:
+        return True
+
+    @property
+    def demo_changes(self) -> dict[str, int]:
+        return {"epochs": 100, "epochs_balance": 20, "epochs_novelty": 50}
+
 
 @dataclass(frozen=True)
 class Pool:
-    """What a step is learned from."""
+    """The data of one step."""
 
     images: Tensor  # of T_t and M
     columns: Tensor  # of their classes
@@ -83,15 +86,17 @@ class Pool:
 
 
 class Dm:
-    """The agent: a classifier, a network that tells what is novel, and a memory."""
+    """The agent: a classifier, a novelty network, and a memory."""
+
+    Config = DmConfig
 
     def __init__(self, config: DmConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
         self.sizes: list[int] = []  # classes that each step brought
         images, precision, kind = setting.images, runtime.precision, config.backbone
-        self.model = self._placed("model", lambda: Classifier(kind, images, precision))
-        self.novelty = self._placed("novelty", lambda: Deconfident(kind, images, precision))
+        self.model = self._built("model", lambda: Classifier(kind, images, precision))
+        self.novelty = self._built("novelty", lambda: Deconfident(kind, images, precision))
         self.past: Classifier | None = None
         self.novelty_past: Deconfident | None = None
         self.passing = torch.inf  # the score that an image of a past class must reach
@@ -99,32 +104,32 @@ class Dm:
         self.pseudo: Tensor | None = None  # of this step's U_t
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
-        self.phases = Phases(runtime)
+        self.phases = Phases(setting, runtime)
 
-    def _placed(self, name: str, make: Callable[[], Net]) -> Net:
-        return placed(make, seeded(self.setting.seed, "init", name), self.runtime.device)
+    def _built(self, name: str, make: Callable[[], Net]) -> Net:
+        return build_on_device(make, seeded(self.setting.seed, "init", name), self.runtime.device)
 
     def learn(self, step: Step) -> StepReport:
-        """One step: pseudo-labels, the classifier, its head, the network that tells what is novel, the memory."""
-        if self.phases.open(step.index):
-            self._open(step)
+        """One step: pseudo-labels, the classifier, its head, the novelty network, the memory."""
+        if self.phases.begin_step(step.index):
+            self.begin_step(step)
         self.phases.once("pseudo-labels", lambda: self._label(step.unlabeled))
         known = concat(step.labeled, self.memory.labeled)
         pool = self._pool(known, step)
-        self.phases.train("model", lambda: self._training("model", pool))
-        self.phases.train("balance", lambda: self._balancing(pool))
+        self.train_network("model", pool)
+        self.balance_head(pool)
         kept, held = self._halves(known)
-        if len(kept) + len(pool.unlabeled) > 1:  # its norms know nothing from a single image
-            self.phases.train("novelty", lambda: self._training("novelty", self._pool(kept, step)))
+        if len(kept) + len(pool.unlabeled) > 1:  # batch norms need more than one image
+            self.train_network("novelty", self._pool(kept, step))
         self.phases.once("calibration", lambda: self._calibrate(held))
         notes = {"pseudo_labeled": 0.0 if self.pseudo is None else float((self.pseudo != NONE).sum())}
         if self.passing != torch.inf:
             notes["novelty_threshold"] = self.passing
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
-        return StepReport(tuple(self.phases.log.reports.values()), notes=notes)
+        return StepReport(self.phases.reports(), notes=notes)
 
-    def _open(self, step: Step) -> None:
+    def begin_step(self, step: Step) -> None:
         if self.classes:
             self.past, self.novelty_past = frozen_copy(self.model), frozen_copy(self.novelty)
         new, rng = len(step.new_classes), seeded(self.setting.seed, "head", step.index)
@@ -132,10 +137,10 @@ class Dm:
         self.novelty.rows.grow(new, rng)
         self.classes.extend(step.new_classes)
         self.sizes.append(new)
-        self.memory.take_in(step.further)
+        self.memory.add(step.further)
 
     def _label(self, images: Tensor) -> None:
-        """The classifier as it was before the step names what is not novel to it."""
+        """Pseudo-labels by the classifier before the step, for images that are not novel to it."""
         self.pseudo = None
         if self.past is not None and self.novelty_past is not None and len(images):
             scores = novelty_scores(self.novelty_past, images, self.epsilon)
@@ -144,37 +149,36 @@ class Dm:
 
     def _pool(self, known: Labeled, step: Step) -> Pool:
         columns, world = columns_of(known.labels, self.classes), step.unlabeled
-        if self.pseudo is None:  # the first step goes by labels alone
+        if self.pseudo is None:  # the first step uses labels only
             return Pool(known.images, columns, world[:0], columns[:0])
         return Pool(known.images, columns, world, self.pseudo)
 
     def _halves(self, known: Labeled) -> tuple[Labeled, Labeled]:
-        """To train the second network on, and to calibrate it: of each class every second image."""
+        """Halves of every class: one to train the novelty network, one to calibrate it."""
         ranks = rank_in_class(columns_of(known.labels, self.classes), len(self.classes))
         return known.rows((ranks % 2 == 0).nonzero().squeeze(1)), known.rows((ranks % 2 == 1).nonzero().squeeze(1))
 
     def _calibrate(self, held: Labeled) -> None:
         share, highest = self.config.true_positives, self.config.perturbation == "highest"
-        self.epsilon, self.passing = calibrated(self.novelty, held.images, share, highest=highest)
+        self.epsilon, self.passing = calibrate_novelty(self.novelty, held.images, share, highest=highest)
 
-    # ----- the phases
-
-    def _training(self, name: str, pool: Pool) -> Training:
-        """Of the classifier, or of the second network by the same losses without FixMatch and for half as long."""
+    def train_network(self, name: str, pool: Pool) -> None:
+        """The classifier, or the novelty network by the same losses without FixMatch and for half as long."""
         novelty = name == "novelty"
-        net: nn.Module = self.novelty if novelty else self.model
-        past = self.novelty_past if novelty else self.past
-        weights = class_weights(pool.columns, len(self.classes), smoothing=1, most=10)
-        loss = self._loss(net, past, weights, pool, consistency=0.0 if novelty else self.config.consistency)
+        net, past = (self.novelty, self.novelty_past) if novelty else (self.model, self.past)
+        consistency = 0.0 if novelty else self.config.consistency
+        loss = self._loss(net, past, self._weights(pool), pool, consistency=consistency)
         epochs = self.config.epochs_novelty if novelty else self.config.epochs
-        return self._phase(name, [net], self.config.optimiser, epochs, pool, loss)
+        self.train(name, net, self.config.optimiser, epochs, pool, loss)
 
-    def _balancing(self, pool: Pool) -> Training:
-        weights = class_weights(pool.columns, len(self.classes), smoothing=1, most=10)
-        labels_alone = Pool(pool.images, pool.columns, pool.unlabeled[:0], pool.pseudo[:0])
-        loss = self._loss(self.model, None, weights, labels_alone, consistency=0.0)
+    def balance_head(self, pool: Pool) -> None:
+        labels_only = Pool(pool.images, pool.columns, pool.unlabeled[:0], pool.pseudo[:0])
+        loss = self._loss(self.model, None, self._weights(pool), labels_only, consistency=0.0)
         epochs = self.config.epochs_balance
-        return self._phase("balance", [self.model.head], self.config.balance, epochs, labels_alone, loss)
+        self.train("balance", self.model.head, self.config.balance, epochs, labels_only, loss)
+
+    def _weights(self, pool: Pool) -> Tensor:
+        return class_weights(pool.columns, len(self.classes), smoothing=1, most=10)
 
     def _loss(
         self, net: nn.Module, past: nn.Module | None, weights: Tensor, pool: Pool, *, consistency: float
@@ -200,59 +204,54 @@ class Dm:
         return loss
 
     def _kept(self, logits: Tensor, old: Tensor) -> Tensor:
-        """Distillation over the classes of each past step by itself, steps weighing as they have classes."""
-        parts, start, total = self.sizes[:-1], 0, logits.new_zeros(())
-        for size in parts:
+        """Distillation over the classes of each past step separately, weighted by their number."""
+        start, total = 0, logits.new_zeros(())
+        for size in self.sizes[:-1]:
             mine = slice(start, start + size)
             part = logit_distillation(logits[:, mine], old[:, mine], self.config.temperature).mean()
             total, start = total + part * size / len(self.classes), start + size
         return total
 
-    def _phase(
-        self, name: str, nets: Sequence[nn.Module], optimiser: OptimiserConfig, epochs: int, pool: Pool,
+    def train(
+        self, name: str, net: nn.Module, optimiser: OptimiserConfig, epochs: int, pool: Pool,
         loss: Callable[..., Tensor],
-    ) -> Training:  # fmt: skip
+    ) -> None:  # fmt: skip
+        """One phase; `loss` takes views, the columns of the labelled ones, and the rows of the unlabelled ones."""
         config, seed, device, names = self.config, self.setting.seed, self.runtime.device, (name, self.phases.step)
         labeled = Shuffled(len(pool.images), config.batch, seed, names, device)
-        world = Shuffled(len(pool.unlabeled), config.unlabeled_batch, seed, (*names, "unlabeled"), device)
+        unlabeled = Shuffled(len(pool.unlabeled), config.unlabeled_batch, seed, (*names, "unlabeled"), device)
         twice = name == "model" and config.consistency > 0
         nothing = torch.empty(0, dtype=torch.long, device=device)
+        phase = self.phases.train(name, [net], optimiser, epochs, [(labeled, 1), (unlabeled, 1 + twice)])
 
-        def update(descent: Descent) -> Callable[..., Tensor]:
-            def one(rows: Tensor, u: Tensor, more: Tensor = nothing, v: Tensor | None = None) -> Tensor:
-                views = [weak_view(pool.images[rows], u, self.views)]
-                if v is not None:
-                    views.append(weak_view(pool.unlabeled[more], v[: len(more)], self.views))
-                    views += [strong_view(pool.unlabeled[more], v[len(more) :], self.views)] if twice else []
-                value = loss(torch.cat(views), pool.columns[rows], more)
-                descent.step(value, None if name == "balance" else config.longest)
-                return value.detach()
+        def update(rows: Tensor, u: Tensor, more: Tensor = nothing, v: Tensor | None = None) -> Tensor:
+            views = [weak_view(pool.images[rows], u, self.views)]
+            if v is not None:
+                views.append(weak_view(pool.unlabeled[more], v[: len(more)], self.views))
+                views += [strong_view(pool.unlabeled[more], v[len(more) :], self.views)] if twice else []
+            value = loss(torch.cat(views), pool.columns[rows], more)
+            phase.step(value, None if name == "balance" else config.longest)
+            return value.detach()
 
-            return one
-
-        schedule = self.setting.schedule
-        updates = schedule.capped(schedule.epochs(epochs) * labeled.per_epoch)
-        views = labeled.rows + ((1 + twice) * world.rows if world.pool else 0)
-        return Training(
-            nets, optimiser, updates, labeled.per_epoch, views, update,
-            lambda start: side_by_side([(labeled, 1), (world, 1 + twice)], start),
-        )  # fmt: skip
+        replay = phase.capture(update)
+        for batch in phase.batches():
+            phase.report(replay(*batch))
 
     def predict(self, images: Tensor) -> Tensor:
-        """Logits (n, classes met so far); changes nothing."""
+        """Logits (n, classes seen so far); changes nothing."""
         return in_chunks(self.model, images)
 
     @property
     def known_above(self) -> float | None:
-        """The calibrated threshold; None where no image was left to calibrate by."""
+        """The calibrated threshold; None if there was no image to calibrate with."""
         return None if self.passing == torch.inf else self.passing
 
     def known_scores(self, images: Tensor) -> Tensor:
-        """What the second network says, as it will of the next step's U_t."""
+        """Scores of the novelty network."""
         return novelty_scores(self.novelty, images, self.epsilon)
 
     def features(self, images: Tensor) -> Tensor:
-        """Of the network that tells what is novel."""
+        """Features of the novelty network."""
         return in_chunks(self.novelty.features, images)
 
     def state(self) -> State:
@@ -283,3 +282,38 @@ class Dm:
         self.pseudo = None if state["pseudo"] is None else state["pseudo"].to(device)
         self.memory.labeled = Labeled(**state["memory"]).to(device)
         self.phases.load_state(state["phases"])
+
+
+# ----- novelty, after Generalized ODIN
+
+
+def novelty_scores(net: Deconfident, images: Tensor, epsilon: float) -> Tensor:
+    """The highest h_k of each image, (n,), after a small perturbation that raises it: known images gain more."""
+    parts = [_scores(net, chunk, epsilon) for chunk in images.split(AT_ONCE)]
+    return torch.cat(parts) if parts else torch.empty(0, device=images.device)
+
+
+def _scores(net: Deconfident, images: Tensor, epsilon: float) -> Tensor:
+    x = (images.float() / 255).requires_grad_(epsilon > 0)
+    with torch.set_grad_enabled(epsilon > 0):
+        best = net.scores(net.features(x)).max(1).values
+    if epsilon == 0:
+        return best
+    uphill = torch.autograd.grad(best.sum(), x)[0].sign()
+    with torch.no_grad():
+        moved = x + epsilon * torch.as_tensor(net.std) * uphill  # epsilon is in units of the normalised image
+        return net.scores(net.features(moved)).max(1).values
+
+
+def calibrate_novelty(
+    net: Deconfident, images: Tensor, share: float, *, highest: bool = True, strengths: Sequence[float] = STRENGTHS
+) -> tuple[float, float]:
+    """The perturbation, and the score that a `share` of held-out known images exceeds; inf without images.
+
+    Generalized ODIN takes the perturbation with the highest mean score; DistillMatch's code takes half of the lowest.
+    """
+    if not len(images):
+        return 0.0, torch.inf
+    means = {epsilon: float(novelty_scores(net, images, epsilon).mean()) for epsilon in strengths}
+    epsilon = (max if highest else min)(means, key=lambda e: means[e]) / 2
+    return epsilon, float(novelty_scores(net, images, epsilon).quantile(1 - share))

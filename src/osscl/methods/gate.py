@@ -1,4 +1,4 @@
-"""Which unlabelled images look like the classes met so far (Section 3.2): prototypes, scores, two thresholds."""
+"""The gate: which unlabelled images look like the classes seen so far (Section 3.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,31 +10,39 @@ from torch import Tensor
 
 from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of
-from osscl.learn.balance import class_sums
+from osscl.learn.linear_head import class_sums
+from osscl.methods.base import GateReport, Setting
 from osscl.seeding import seeded
-from osscl.vision.augment import Augmentation, augment, draws
+from osscl.stream.step import Step
+from osscl.vision.augment import augment, draws
 from osscl.vision.encoder import Encoder, in_chunks
 
 
 @dataclass(frozen=True)
 class GateConfig:
-    """How U_t is sorted and which of its rows the learner may use."""
+    """Prototypes, thresholds, and what passes them."""
 
-    eta: tuple[float, float] = (-4.0, -2.0)  # (eta_id, eta_pl)
-    spread: Literal["var", "std"] = "var"  # the paper's text says var; its ancestor OpenCoS uses std
-    prototype_views: int = 10  # |A| in Eq. 2; 0 means the plain image
-    unit_first: bool = True  # prototypes are means of unit vectors, or of raw projections put on the sphere after
-    score_views: Literal["plain", "augmented"] = (
-        "plain"  # scores of the plain image, or the mean over the views of Eq. 2
-    )
-    leave_one_out: bool = False  # score a labelled image against its class without itself
-    pseudo: Literal["past_only", "all", "all_but_no_anchor", "none"] = "past_only"  # which confident rows make up T-hat
-    guide: Literal["gated", "all"] = "gated"  # L_KD sees U-hat, or the whole of U_t
+    eta: tuple[float, float] = (-4.0, -2.0)  # eta_id, eta_pl
+    spread: Literal["var", "std"] = "var"  # the paper's text says var
+    prototype_views: int = 10  # |A| of Eq. 2; 0: the plain image
+    # T-hat: confident rows of past classes, of all classes, of all classes but never as anchors of L_sup, or no row.
+    # The paper's text uses pseudo-labels only to tell past classes from others; its formulas take all confident rows.
+    pseudo: Literal["past_only", "all", "all_but_no_anchor", "none"] = "past_only"
+    guide: Literal["gated", "all"] = "gated"  # L_KD uses U-hat, or all of U_t
 
     def __post_init__(self) -> None:
         require_declared(self)
         require(self.eta[0] <= self.eta[1], self, "eta", "(eta_id, eta_pl) with eta_id <= eta_pl")
         require(0 <= self.prototype_views <= 1000, self, "prototype_views", "in [0, 1000]")
+
+
+@dataclass(frozen=True)
+class Segregated:
+    """What the gate selects from U_t."""
+
+    pseudo_labeled: Labeled  # T-hat
+    related: Tensor  # images of U-hat
+    report: GateReport | None = None  # None until there is a trained reference
 
 
 @dataclass(frozen=True)
@@ -48,70 +56,62 @@ class Gate:
 
     def score(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """S and the column of the nearest prototype, for unit rows z."""
-        best = cosines(z, self.prototypes).max(1)
+        best = prototype_cosines(z, self.prototypes).max(1)
         return best.values, best.indices
 
+    def segregate(self, config: GateConfig, step: Step, scores: Tensor, labels: Tensor) -> Segregated:
+        """T-hat and U-hat from the scores and nearest classes of the rows of U_t (line 8)."""
+        passed, confident = scores > self.threshold, scores > self.pseudo_threshold
+        pseudo = confident
+        if config.pseudo == "past_only":
+            pseudo = confident & ~torch.isin(labels, labels.new_tensor(step.new_classes))
+        elif config.pseudo == "none":
+            pseudo = torch.zeros_like(confident)
+        pseudo_labeled = Labeled(step.unlabeled[pseudo], labels[pseudo])
+        report = GateReport(
+            scores, passed, confident, labels, self.threshold, self.pseudo_threshold, len(pseudo_labeled)
+        )  # fmt: skip
+        return Segregated(pseudo_labeled, step.unlabeled if config.guide == "all" else step.unlabeled[passed], report)
 
-def cosines(z: Tensor, prototypes: Tensor) -> Tensor:
-    """Of unit rows to prototypes, (n, k); a class without a labelled image has none, and nothing is near it."""
+    def notes(self, z: Tensor) -> dict[str, float]:
+        """Numbers worth recording, given the embeddings of U_t."""
+        return {
+            "labeled_score_mean": float(self.labeled_scores.mean()),
+            "labeled_score_std": float(self.labeled_scores.std(correction=0)),
+            # A collapsed reference maps everything to one point: mean cosine 1.
+            "reference_mean_cosine": float(z.mean(0).square().sum()) if len(z) else 0.0,
+        }
+
+
+def prototype_cosines(z: Tensor, prototypes: Tensor) -> Tensor:
+    """Cosines of unit rows to prototypes, (n, k); -2 for a class without a labelled image, which has no prototype."""
     return (z @ prototypes.T).masked_fill(prototypes.norm(dim=1) == 0, -2.0)
 
 
 def thresholds(scores: Tensor, config: GateConfig) -> tuple[float, float]:
-    """tau_id and tau_pl from the labelled rows' scores."""
+    """tau_id and tau_pl from the scores of the labelled rows."""
     spread = scores.var() if config.spread == "var" else scores.std()
     spread = spread if len(scores) > 1 else torch.zeros_like(spread)
     return float(scores.mean() + config.eta[0] * spread), float(scores.mean() + config.eta[1] * spread)
 
 
-def leave_one_out_scores(own: Tensor, sums: Tensor, columns: Tensor, plain: Tensor) -> Tensor:
-    """S of each labelled row when its own share `own` is taken out of its class's sum; a lone row keeps itself."""
-    others = sums[columns] - own
-    alone = others.norm(dim=1, keepdim=True) < 1e-6
-    mine = F.normalize(torch.where(alone, sums[columns], others), dim=1)
-    every = cosines(plain, F.normalize(sums, dim=1))
-    return every.scatter(1, columns[:, None], (plain * mine).sum(1, keepdim=True)).max(1).values
+def mean_view(encoder: Encoder, images: Tensor, views: int, setting: Setting, t: int) -> Tensor:
+    """Mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image without any."""
+    total = None
+    for a in range(views):
+        u = draws(len(images), seeded(setting.seed, "gate", t, "prototype", a, device=images.device))
+        view = in_chunks(lambda x, u: encoder(augment(x, u, setting.augmentation)), images, u)
+        total = view if total is None else total + view
+    return in_chunks(encoder, images) if total is None else total / views
 
 
-@dataclass(frozen=True)
-class Look:
-    """How images are looked at: by which network, with which augmentation, and where its randomness comes from."""
-
-    config: GateConfig
-    reference: Encoder
-    augmentation: Augmentation
-    seed: int
-    names: tuple[str | int, ...]
-
-    def mean_view(self, images: Tensor, alike: bool = False) -> Tensor:
-        """The mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image where A is empty.
-
-        `alike`: the same draws for all rows, so that an image looks the same wherever it stands among others.
-        """
-        embed = self.reference if self.config.unit_first else self.reference.project
-        total = None
-        for a in range(self.config.prototype_views):
-            rng = seeded(self.seed, *self.names, "prototype", a, device=images.device)
-            u = draws(1, rng).expand(len(images), -1) if alike else draws(len(images), rng)
-            view = in_chunks(lambda x, u: embed(augment(x, u, self.augmentation)), images, u)
-            total = view if total is None else total + view
-        return in_chunks(embed, images) if total is None else total / self.config.prototype_views
-
-    def for_scores(self, images: Tensor) -> Tensor:
-        """What is held against prototypes, unit rows: of labelled and of unlabelled images alike."""
-        if self.config.score_views == "plain":
-            return in_chunks(self.reference, images)
-        return F.normalize(self.mean_view(images, alike=True), dim=1)
-
-
-def open_gate(look: Look, labeled: Labeled, classes: Sequence[int]) -> Gate:
-    """Prototypes of T_t and M in the reference's space, and the thresholds that their scores set (lines 5-7)."""
+def fit_gate(
+    config: GateConfig, encoder: Encoder, labeled: Labeled, classes: Sequence[int], setting: Setting, t: int
+) -> Gate:
+    """Prototypes of T_t and M in the reference's space, and the thresholds from their scores (lines 5-7)."""
     columns = columns_of(labeled.labels, classes)
-    mean_view, seen_as = look.mean_view(labeled.images), look.for_scores(labeled.images)
-    sums = class_sums(mean_view, columns, len(classes))
-    if look.config.leave_one_out:
-        scores = leave_one_out_scores(mean_view, sums, columns, seen_as)
-    else:
-        scores = cosines(seen_as, F.normalize(sums, dim=1)).max(1).values
-    # Eq. 2's 1 / count is lost in the projection to the sphere.
-    return Gate(F.normalize(sums, dim=1), *thresholds(scores, look.config), scores)
+    views = mean_view(encoder, labeled.images, config.prototype_views, setting, t)
+    # Eq. 2's 1 / count cancels in the projection to the sphere.
+    prototypes = F.normalize(class_sums(views, columns, len(classes)), dim=1)
+    scores = prototype_cosines(in_chunks(encoder, labeled.images), prototypes).max(1).values
+    return Gate(prototypes, *thresholds(scores, config), scores)

@@ -1,7 +1,7 @@
 """GD: global distillation with unlabelled images (Lee et al., ICCV 2019).
 
-At every step a teacher C of the new classes, told to be unsure of everything else; then the model, from the labels and
-from three teachers: P, itself before the step; C; and Q, which puts both together; then the head, classes balanced.
+At every step a teacher C learns the new classes and to be unsure of everything else; then the model learns from the
+labels and from three teachers: P, the model before the step; C; and Q, which combines both; then the head, balanced.
 """
 
 from collections.abc import Callable
@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.config import require, require_declared
-from osscl.data.images import columns_of, concat
-from osscl.learn.balance import BALANCING, class_weights
-from osscl.learn.batches import Shuffled, side_by_side
+from osscl.data.images import Labeled, columns_of, concat
+from osscl.learn.batches import Shuffled
+from osscl.learn.linear_head import BALANCING, class_weights
 from osscl.learn.memory import Memory
-from osscl.learn.optimiser import Descent, OptimiserConfig
+from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import distance_from_even, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, Training
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, placed
+from osscl.vision.encoder import Classifier, build_on_device, frozen_copy, in_chunks
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 TEACHING = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(0.6, 0.8, 0.9))  # 120, 160, 180 of 200
@@ -32,17 +32,17 @@ STEPWISE = replace(TEACHING, milestones=(2 / 3, 8 / 9, 17 / 18))  # 120, 160, 17
 
 @dataclass(frozen=True)
 class GdConfig:
-    """GD's hyperparameters, those of its authors' code; that all of U_t is used is DistillMatch's."""
+    """GD's hyperparameters, from its authors' code; using all of U_t follows DistillMatch."""
 
     backbone: str = "resnet18"
     epochs_teacher: int = 200  # of C
     epochs: int = 180  # of the model
     epochs_balance: int = 20  # of the head alone
-    batch: int = 64  # labelled images an update
-    unlabeled_batch: int | None = None  # as many as labelled ones; DistillMatch's 128 drown a small T_t
+    batch: int = 64  # labelled images per update
+    unlabeled_batch: int | None = None  # as many as labelled ones where null; DistillMatch's 128 overwhelm a small T_t
     temperature: float = 2.0
-    distill: float = 1.0  # weight of what P, C and Q say
-    confidence: float = 1.0  # weight of what keeps C unsure of all that is not of its classes
+    distill: float = 1.0  # weight of P, C and Q
+    confidence: float = 1.0  # weight of the term that keeps C unsure of other classes
     external: Literal["all", "topk30_random70"] = "all"  # which images of U_t are used
     q_current: Literal["C", "P"] = "C"  # whose view of the new classes enters Q
     teacher: OptimiserConfig = TEACHING
@@ -59,11 +59,19 @@ class GdConfig:
         for name in ("distill", "confidence"):
             require(getattr(self, name) >= 0, self, name, "0 or more")
 
+    @property
+    def needs_new_classes(self) -> bool:
+        return True
+
+    @property
+    def demo_changes(self) -> dict[str, int]:
+        return {"epochs_teacher": 100, "epochs": 100, "epochs_balance": 20}
+
 
 def global_target(past: Tensor, current: Tensor) -> Tensor:
-    """Q, (m, k): P's best class keeps its probability, what it leaves is shared by all other classes.
+    """Q, (m, k): P's best class keeps its probability; all other classes share the rest.
 
-    `past` are P's probabilities of the classes before the step, `current` C's of the new ones; each row sums to 1.
+    `past` has P's probabilities of the earlier classes, `current` C's of the new ones; each row sums to 1.
     """
     others = past.shape[1] + current.shape[1] - 1
     best = past.max(1, keepdim=True)
@@ -73,7 +81,7 @@ def global_target(past: Tensor, current: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Pool:
-    """What a step is learned from."""
+    """The data of one step."""
 
     images: Tensor  # of T_t and M
     columns: Tensor  # of their classes
@@ -89,6 +97,8 @@ class Pool:
 class Gd:
     """The agent: a model, the teachers of the step, and a memory."""
 
+    Config = GdConfig
+
     def __init__(self, config: GdConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
@@ -97,31 +107,33 @@ class Gd:
         self.past: Classifier | None = None  # P
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
-        self.phases = Phases(runtime)
+        self.phases = Phases(setting, runtime)
 
     def _network(self, name: str) -> Classifier:
         rng, precision = seeded(self.setting.seed, "init", name), self.runtime.precision
-        return placed(
-            lambda: Classifier(self.config.backbone, self.setting.images, precision), rng, self.runtime.device
-        )
+        make = lambda: Classifier(self.config.backbone, self.setting.images, precision)  # noqa: E731
+        return build_on_device(make, rng, self.runtime.device)
 
     def learn(self, step: Step) -> StepReport:
         """One step: C, the model, its head, the memory."""
-        if self.phases.open(step.index):
-            self._open(step)
-        pool = self._pool(step)
-        self.phases.train("teacher", lambda: self._teacher(pool))
+        if self.phases.begin_step(step.index):
+            self.begin_step(step)
+        pool, config, model = self._pool(step), self.config, self.model
+        self.train("teacher", [self.current], config.teacher, config.epochs_teacher, pool, self._teacher_loss)
         if self.past is None:
-            self.phases.once("take over", lambda: self.model.load_state_dict(self.current.state_dict()))
+            self.phases.once("take over", lambda: model.load_state_dict(self.current.state_dict()))
         else:
-            self.phases.train("model", lambda: self._model(pool))
-            self.phases.train("balance", lambda: self._balance(pool))
+            equal = torch.ones(len(self.classes), device=pool.images.device)
+            self.train("model", [model], config.optimiser, config.epochs, pool, self._global_loss(equal))
+            weights = class_weights(pool.columns, len(self.classes))
+            loss = self._global_loss(weights)
+            self.train("balance", [model.head], config.balance, config.epochs_balance, pool, loss)
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
-        return StepReport(tuple(self.phases.log.reports.values()))
+        return StepReport(self.phases.reports())
 
-    def _open(self, step: Step) -> None:
-        """P is the model as it is; C begins as its body with a head of the new classes alone."""
+    def begin_step(self, step: Step) -> None:
+        """P is a copy of the model; C starts from the model's body, with a head for the new classes."""
         new, rng = len(step.new_classes), seeded(self.setting.seed, "head", step.index)
         self.model.head.grow(new, rng)
         if self.classes:
@@ -130,11 +142,11 @@ class Gd:
         if self.classes:
             self.past = frozen_copy(self.model)
         self.classes.extend(step.new_classes)
-        self.memory.take_in(step.further)
+        self.memory.add(step.further)
 
     @property
     def before(self) -> int:
-        """How many classes were met before this step."""
+        """Number of classes seen before this step."""
         return len(self.classes) - len(self.current.head.bias)
 
     def _pool(self, step: Step) -> Pool:
@@ -145,7 +157,7 @@ class Gd:
         return Pool(known.images, columns_of(known.labels, self.classes), external)
 
     def _chosen(self, images: Tensor, n: int, t: int) -> Tensor:
-        """Rows of U_t, as many as there are labels: 70 % at random, the rest what P finds most like its classes."""
+        """As many rows of U_t as there are labels: 70 % at random, the rest most like P's classes."""
         rng = seeded(self.setting.seed, "external", t)
         shuffled = torch.randperm(len(images), generator=rng).to(images.device)
         if self.past is None or not len(images):
@@ -156,31 +168,37 @@ class Gd:
         others = shuffled[~torch.isin(shuffled, alike)]
         return torch.cat((others[: n - len(alike)], alike))
 
-    # ----- the three phases
+    def train(
+        self, name: str, nets: list[torch.nn.Module], optimiser: OptimiserConfig, epochs: int, pool: Pool,
+        loss: Callable[[Tensor, Tensor, int], Tensor],
+    ) -> None:  # fmt: skip
+        """One phase; `loss` takes views, the columns of the labelled ones, and the number of external ones."""
+        labeled, external = pool.batches(self.config, self.setting.seed, (name, self.phases.step))
+        phase = self.phases.train(name, nets, optimiser, epochs, [(labeled, 1), (external, 1)])
 
-    def _teacher(self, pool: Pool) -> Training:
-        def loss(x: Tensor, y: Tensor, external: int) -> Tensor:
-            logits, own = self.current(x), y - self.before
-            mine = own >= 0
-            right = F.cross_entropy(logits[: len(y)], own.clamp(min=0), reduction="none") * mine
-            foreign = torch.cat((~mine, mine.new_ones(external)))
-            unsure = (distance_from_even(logits) * foreign).sum() / foreign.sum().clamp(min=1)
-            return right.sum() / mine.sum().clamp(min=1) + self.config.confidence * unsure
+        def update(rows: Tensor, u: Tensor, *more: Tensor) -> Tensor:
+            images = pool.images[rows]
+            if more:
+                images, u = torch.cat((images, pool.external[more[0]])), torch.cat((u, more[1]))
+            value = loss(weak_view(images, u, self.views), pool.columns[rows], len(images) - len(rows))
+            phase.step(value)
+            return value.detach()
 
-        return self._training("teacher", [self.current], self.config.teacher, self.config.epochs_teacher, pool, loss)
+        replay = phase.capture(update)
+        for batch in phase.batches():
+            phase.report(replay(*batch))
 
-    def _model(self, pool: Pool) -> Training:
-        weights = torch.ones(len(self.classes), device=pool.images.device)
-        loss = self._global_loss(weights)
-        return self._training("model", [self.model], self.config.optimiser, self.config.epochs, pool, loss)
-
-    def _balance(self, pool: Pool) -> Training:
-        loss = self._global_loss(class_weights(pool.columns, len(self.classes)))
-        epochs = self.config.epochs_balance
-        return self._training("balance", [self.model.head], self.config.balance, epochs, pool, loss)
+    def _teacher_loss(self, x: Tensor, y: Tensor, external: int) -> Tensor:
+        """C: cross-entropy on the new classes, and an even distribution for everything else."""
+        logits, own = self.current(x), y - self.before
+        mine = own >= 0
+        right = F.cross_entropy(logits[: len(y)], own.clamp(min=0), reduction="none") * mine
+        foreign = torch.cat((~mine, mine.new_ones(external)))
+        unsure = (distance_from_even(logits) * foreign).sum() / foreign.sum().clamp(min=1)
+        return right.sum() / mine.sum().clamp(min=1) + self.config.confidence * unsure
 
     def _global_loss(self, weights: Tensor) -> Callable[[Tensor, Tensor, int], Tensor]:
-        """Labels, which weigh as their class does, and Q; and what P and C say of all rows."""
+        """Labels weighted by class, Q on external rows, P and C on all rows."""
         hot, past, seen, k = self.config.temperature, self.past, len(self.classes), self.before
         assert past is not None
 
@@ -198,33 +216,8 @@ class Gd:
 
         return loss
 
-    def _training(
-        self, name: str, nets: list[torch.nn.Module], optimiser: OptimiserConfig, epochs: int, pool: Pool,
-        loss: Callable[[Tensor, Tensor, int], Tensor],
-    ) -> Training:  # fmt: skip
-        labeled, external = pool.batches(self.config, self.setting.seed, (name, self.phases.step))
-
-        def update(descent: Descent) -> Callable[..., Tensor]:
-            def one(rows: Tensor, u: Tensor, more: Tensor | None = None, v: Tensor | None = None) -> Tensor:
-                images = pool.images[rows]
-                if more is not None and v is not None:
-                    images, u = torch.cat((images, pool.external[more])), torch.cat((u, v))
-                value = loss(weak_view(images, u, self.views), pool.columns[rows], len(images) - len(rows))
-                descent.step(value)
-                return value.detach()
-
-            return one
-
-        schedule = self.setting.schedule
-        updates = schedule.capped(schedule.epochs(epochs) * labeled.per_epoch)
-        views = labeled.rows + (external.rows if external.pool else 0)
-        return Training(
-            nets, optimiser, updates, labeled.per_epoch, views, update,
-            lambda start: side_by_side([(labeled, 1), (external, 1)], start),
-        )  # fmt: skip
-
     def predict(self, images: Tensor) -> Tensor:
-        """Logits (n, classes met so far); changes nothing."""
+        """Logits (n, classes seen so far); changes nothing."""
         return in_chunks(self.model, images)
 
     def state(self) -> State:
@@ -246,5 +239,5 @@ class Gd:
         if state["past"] is not None:
             self.past = frozen_copy(self.model)
             self.past.load(state["past"])
-        self.memory.labeled = type(self.memory.labeled)(**state["memory"]).to(device)
+        self.memory.labeled = Labeled(**state["memory"]).to(device)
         self.phases.load_state(state["phases"])

@@ -1,8 +1,9 @@
-"""The reference network UR_t: self-supervised on all that is unlabelled, shared by runs that would train the same."""
+"""The reference network UR_t: self-supervised on everything unlabelled, shared by runs that would train the same."""
 
 import contextlib
 import functools
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.config import content_id, from_plain, plain, require, require_declared
-from osscl.device import Replay, device_name
-from osscl.learn.batches import Shuffled, with_draws
-from osscl.learn.optimiser import Descent, OptimiserConfig
+from osscl.config import added_later, content_id, from_plain, plain, require, require_declared
+from osscl.device import device_name
+from osscl.learn.batches import Shuffled
+from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import nt_xent
 from osscl.losses.distillation import byol_regression
-from osscl.methods.base import PhaseLog, PhaseReport, Runtime, Setting, State, descend
+from osscl.methods.base import Phase, PhaseReport, Phases, Setting, State
 from osscl.seeding import seeded
 from osscl.storage import read_state, write_state
 from osscl.vision.augment import two_views
@@ -35,12 +36,11 @@ class ReferenceConfig:
     epochs_first: int = 400  # E_T1
     epochs_later: int = 100  # E_T>1
     batch: int = 512
-    drop_last: bool = True  # an epoch is floor(m / batch) updates, or ceil
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
-    later_rate: float = 1.0  # the rate at t > 1, as a multiple of the first step's
-    ema: float = 0.99  # BYOL: how much of the target network stays at each update
+    ema: float = 0.99  # BYOL: share of the target network that stays at each update
+    ema_end: float | None = added_later(None, legacy=None)  # BYOL: to which it rises on a cosine; constant where null
     predictor: int = 512  # BYOL: hidden width
-    pretrained: bool = False  # trained once on the whole pools before the first step, then frozen
+    pretrained: bool = False  # trained once on the whole pools before the first step, then frozen (Table 16)
 
     def __post_init__(self) -> None:
         require_declared(self)
@@ -48,181 +48,159 @@ class ReferenceConfig:
         require(self.epochs_first > 0, self, "epochs_first", "positive")
         require(self.epochs_later > 0, self, "epochs_later", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
-        require(self.later_rate > 0, self, "later_rate", "positive")
         require(0 <= self.ema < 1, self, "ema", "in [0, 1)")
+        rises = self.ema_end is None or self.ema <= self.ema_end <= 1
+        require(rises, self, "ema_end", "between ema and 1, or null")
         require(0 < self.predictor <= WIDEST, self, "predictor", f"in [1, {WIDEST}]")
+
+
+def ema_at(config: ReferenceConfig, progress: float) -> float:
+    """BYOL's momentum after a share `progress` of a phase."""
+    if config.ema_end is None:
+        return config.ema
+    return config.ema_end - (config.ema_end - config.ema) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class Reference:
     """UR_t over time."""
 
-    def __init__(self, config: ReferenceConfig, setting: Setting, runtime: Runtime) -> None:
-        self.config, self.setting, self.runtime = config, setting, runtime
+    def __init__(self, config: ReferenceConfig, setting: Setting, phases: Phases) -> None:
+        self.config, self.setting, self.phases, self.runtime = config, setting, phases, phases.runtime
         rng = seeded(setting.seed, "init", "reference")
-        self.encoder = new_encoder(config.net, setting.images, rng, runtime.device, runtime.precision)
+        self.encoder = new_encoder(config.net, setting.images, rng, self.runtime.device, self.runtime.precision)
         self.predictor: nn.Module | None = None
         if config.ssl == "byol":
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(seeded(setting.seed, "init", "predictor").initial_seed())
                 self.predictor = projector(config.net.dim, config.predictor, config.net.dim, norm=True)
-            self.predictor = self.predictor.to(runtime.device)
+            self.predictor = self.predictor.to(self.runtime.device)
             self.target = frozen_copy(self.encoder, batch_statistics=True)
-        self.steps_done = 0
-        self.trainings = 0  # steps at which it did learn; none while U_t is empty
-        self.history = ""  # digest of every t and U_t that it learned from
-        self.descent: Descent | None = None
-        self.interrupted: State | None = None
-        self.moments: State | None = None  # of the optimiser, where they are kept from step to step
+            self.target_moves = torch.tensor(1 - config.ema, device=self.runtime.device)  # by this share of the way
+        self.history: dict[str, str] = {}  # by step at which it learned: digest of all t and U_t up to that step
 
     @property
     def trained(self) -> bool:
-        return self.trainings > 0
+        return bool(self.history)
 
-    def learn(self, unlabeled: Tensor, t: int, log: PhaseLog) -> None:
-        """Update theta_t on U_t (Algorithm 1, line 4), or take the weights from whoever has done so before."""
-        if self.steps_done > t:
-            return
+    def learn(self, unlabeled: Tensor, t: int) -> None:
+        """Update theta_t on U_t (Algorithm 1, line 4), or load the weights of a run that did the same."""
         if self.config.pretrained:
             assert self.setting.whole_pool is not None
             unlabeled = self.setting.whole_pool if t == 0 else unlabeled[:0]
-        if len(unlabeled) > 1:
-            self._learn(unlabeled, t, log)
-        self.steps_done = t + 1
-        self.runtime.keep(True)
+        if len(unlabeled) < 2 or "reference" in self.phases.finished:
+            return
+        first = self.history.keys() <= {str(t)}
+        key = self.cache_key(self._digest(unlabeled, t))
+        if not self.phases.has_begun("reference") and (cached := self._load_cached(key)) is not None:
+            self.phases.add_cached(cached)
+            return
+        seed, device = self.setting.seed, self.runtime.device
+        rows = Shuffled(len(unlabeled), self.config.batch, seed, ("reference", t), device, drop_last=True)
+        epochs = self.config.epochs_first if first else self.config.epochs_later
+        nets = [self.encoder] if self.predictor is None else [self.encoder, self.predictor]
+        phase = self.phases.train("reference", nets, self.config.optimiser, epochs, [(rows, 2)])
+        update = phase.capture(self._byol(unlabeled, phase) if self.predictor else self._simclr(unlabeled, phase))
+        for batch in phase.batches():
+            if self.predictor is not None:
+                self.target_moves.fill_(1 - ema_at(self.config, phase.progress))
+            phase.report(update(*batch))
+        self._save_cached(key, unlabeled[:8])
 
-    def _learn(self, unlabeled: Tensor, t: int, log: PhaseLog) -> None:
-        content = hashlib.blake2b(f"{self.history}, step {t}".encode(), digest_size=16)
-        content.update(unlabeled.cpu().numpy().tobytes())
-        key = self.cache_key(content.hexdigest())
-        if self.interrupted is None and (cached := self._from_cache(key)) is not None:
-            log.add(cached)
-        else:
-            log.begin("reference")
-            updates, views = self._train(unlabeled, t)
-            log.end(updates, views)
-            self._to_cache(key, log.reports["reference"], unlabeled[:8])
-        self.trainings += 1
-        self.history = content.hexdigest()
-
-    def _train(self, unlabeled: Tensor, t: int) -> tuple[int, int]:
-        config, device = self.config, self.runtime.device
-        names = ("reference", t)
-        batches = Shuffled(len(unlabeled), config.batch, self.setting.seed, names, device, config.drop_last)
-        first = self.trainings == 0
-        epochs = self.setting.schedule.epochs(config.epochs_first if first else config.epochs_later)
-        updates = self.setting.schedule.capped(epochs * batches.per_epoch)
-        descent = Descent(self._learning(), self._optimiser(first), updates, batches.per_epoch)
-        self.descent, self.interrupted = descent.taken_up(self.interrupted, self.moments), None
-        update = Replay(self._update(unlabeled, descent), device)
-        self.encoder.learning(True)
-        drawn = with_draws(batches, names, self.setting.seed, descent.done, device)
-        descend("reference", descent, update, drawn, 2 * batches.rows, self.runtime)
-        self.encoder.learning(False)
-        self.moments = None if config.optimiser.fresh else descent.moments()
-        self.descent = None
-        return updates, updates * 2 * batches.rows
-
-    def _update(self, unlabeled: Tensor, descent: Descent) -> Callable[..., Tensor]:
-        """One update as a function of the batch's rows and the uniform numbers of its views."""
-
-        def simclr(rows: Tensor, u: Tensor) -> Tensor:
+    def _simclr(self, unlabeled: Tensor, phase: Phase) -> Callable[..., Tensor]:
+        def update(rows: Tensor, u: Tensor) -> Tensor:
             x = two_views(unlabeled[rows], u, self.setting.augmentation)
             loss = nt_xent(self.encoder(x), self.config.tau)
-            descent.step(loss)
+            phase.step(loss)
             return loss.detach()
 
-        def byol(rows: Tensor, u: Tensor) -> Tensor:
+        return update
+
+    def _byol(self, unlabeled: Tensor, phase: Phase) -> Callable[..., Tensor]:
+        predictor = self.predictor
+        assert predictor is not None
+
+        def update(rows: Tensor, u: Tensor) -> Tensor:
             x = two_views(unlabeled[rows], u, self.setting.augmentation)
-            assert self.predictor is not None
             # Deviation: the predictor reads the projection on the unit sphere; its first batch norm undoes the scale.
-            predicted = self.predictor(self.encoder(x))
+            predicted = predictor(self.encoder(x))
             with torch.no_grad():
-                target = self.target(x).roll(len(rows), 0)  # the partner view's
-            loss = byol_regression(predicted, target)
-            descent.step(loss)
+                partner = self.target(x).roll(len(rows), 0)  # the other view of each image
+            loss = byol_regression(predicted, partner)
+            phase.step(loss)
             with torch.no_grad():
-                torch._foreach_lerp_(
-                    list(self.target.parameters()), list(self.encoder.parameters()), 1 - self.config.ema
-                )
+                for old, new in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
+                    old.lerp_(new, self.target_moves)
             return loss.detach()
 
-        return byol if self.config.ssl == "byol" else simclr
+        return update
 
-    def _learning(self) -> list[nn.Module]:
-        return [self.encoder] if self.predictor is None else [self.encoder, self.predictor]
+    # ----- sharing with other runs
 
-    def _optimiser(self, first: bool) -> OptimiserConfig:
-        config = self.config.optimiser
-        if first or self.config.later_rate == 1:
-            return config
-        rate = config.rate * self.config.later_rate
-        return replace(config, rate=rate, min_rate=min(config.min_rate, rate))
-
-    # ----- what is shared with other runs
+    def _digest(self, unlabeled: Tensor, t: int) -> str:
+        """Digest of every U_t learned from so far, this one included; recorded once per step."""
+        before = next((digest for step, digest in reversed(self.history.items()) if step != str(t)), "")
+        content = hashlib.blake2b(f"{before}, step {t}".encode(), digest_size=16)
+        content.update(unlabeled.cpu().numpy().tobytes())
+        self.history[str(t)] = content.hexdigest()
+        return content.hexdigest()
 
     def cache_key(self, history: str) -> str:
-        """Of everything that these weights depend on; `history` stands for every U_t so far, its t and its pixels."""
+        """Id of everything that the weights depend on."""
         sub_spec = self.config, self.setting.augmentation, self.setting.images
         training = self.setting.schedule.share, self.setting.schedule.max_updates, self.setting.seed, history, code()
         machine = str(self.runtime.precision), self.runtime.device.type, torch.__version__
         return content_id([*sub_spec, *training, *machine], 24)
 
-    def _from_cache(self, key: str) -> PhaseReport | None:
+    def _load_cached(self, key: str) -> PhaseReport | None:
         if self.runtime.reference_cache is None:
             return None
         found = None
-        with contextlib.suppress(OSError):  # a cache that cannot be read costs time, not the run
+        with contextlib.suppress(OSError):  # an unreadable cache costs time, not the run
             found = read_state(self.runtime.reference_cache / key)
         if found is None:
             return None
         self._load_networks(found["networks"])
+        if found["moments"] is not None:
+            self.phases.moments["reference"] = found["moments"]
         cost = from_plain(PhaseReport, found["cost"])
-        here = device_name(self.runtime.device)
-        elsewhere = found.get("device", here) != here  # its seconds are no more a measure than if it had been shared
+        elsewhere = found["device"] != device_name(self.runtime.device)  # its seconds do not compare with ours
         return replace(cost, cached=True, shared=cost.shared or elsewhere)
 
-    def _to_cache(self, key: str, cost: PhaseReport, some: Tensor) -> None:
-        """Keep the network for others, unless what it makes of some images shows that it has diverged."""
+    def _save_cached(self, key: str, some: Tensor) -> None:
+        """Share the network, unless its output on some images shows that it has diverged."""
         if self.runtime.reference_cache is None or not bool(in_chunks(self.encoder, some).isfinite().all()):
             return
-        device = device_name(self.runtime.device)
-        entry = {"networks": self._networks(), "cost": plain(cost), "device": device, "written": time.time()}
-        with contextlib.suppress(OSError):  # a cache that cannot be written costs time, not the run
-            write_state(self.runtime.reference_cache / key, entry)
+        cost = plain(self.phases.log.reports["reference"])
+        moments = self.phases.moments.get("reference")
+        made = {"cost": cost, "device": device_name(self.runtime.device), "written": time.time()}
+        with contextlib.suppress(OSError):  # an unwritable cache costs time, not the run
+            write_state(self.runtime.reference_cache / key, {"networks": self._networks(), "moments": moments, **made})
 
     # ----- state
 
     def _networks(self) -> State:
-        networks: State = {"encoder": self.encoder.state_dict(), "moments": self.moments}
+        networks: State = {"encoder": self.encoder.state_dict()}
         if self.predictor is not None:
             networks |= {"predictor": self.predictor.state_dict(), "target": self.target.state_dict()}
         return networks
 
     def _load_networks(self, networks: State) -> None:
         self.encoder.load_state_dict(networks["encoder"])
-        self.moments = networks["moments"]
         if self.predictor is not None:
             self.predictor.load_state_dict(networks["predictor"])
             self.target.load_state_dict(networks["target"])
 
     def state(self) -> State:
-        return {
-            "networks": self._networks(),
-            "steps_done": self.steps_done,
-            "trainings": self.trainings,
-            "history": self.history,
-            "descent": self.descent.state() if self.descent is not None else self.interrupted,
-        }
+        return {"networks": self._networks(), "history": dict(self.history)}
 
     def load_state(self, state: State) -> None:
         self._load_networks(state["networks"])
-        self.steps_done, self.trainings = state["steps_done"], state["trainings"]
-        self.history, self.interrupted = state["history"], state["descent"]
+        self.history = dict(state["history"])
 
 
 @functools.cache
 def code() -> str:
-    """A digest of the code that these weights depend on: after a change to it nothing old is taken from the cache."""
+    """Digest of the code that the weights depend on: after a change to it, cached networks are not used."""
     here = Path(__file__).parents[1]
     modules = ("learn/optimiser", "learn/batches", "methods/base", "methods/reference", "device", "seeding")
     files = [file for folder in ("vision", "losses") for file in sorted((here / folder).glob("*.py"))]

@@ -1,29 +1,59 @@
-"""URSL: Unsupervised Reference and Supervised Learner (Algorithm 1)."""
+"""URSL: Unsupervised Reference and Supervised Learner. Line numbers are those of the paper's Algorithm 1."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from osscl.config import require_declared
+from osscl.config import require, require_declared
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
-from osscl.learn.linear_head import HeadConfig
+from osscl.learn.batches import Shuffled
+from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory, MemoryConfig
-from osscl.methods.base import GateReport, PhaseLog, Runtime, Setting, State, StepReport, on_device
-from osscl.methods.gate import Gate, GateConfig, Look, open_gate
-from osscl.methods.learner import Learner, LearnerConfig, Lesson, anchor_rows
+from osscl.learn.optimiser import OptimiserConfig
+from osscl.losses.contrastive import asymmetric_supcon
+from osscl.losses.distillation import relation_distillation
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.gate import Gate, GateConfig, Segregated, fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
-from osscl.methods.two_heads import TwoHeads
 from osscl.seeding import seeded
 from osscl.stream.step import Step
-from osscl.vision.encoder import Encoder, in_chunks
+from osscl.vision.augment import two_views
+from osscl.vision.encoder import Encoder, EncoderConfig, embed_frozen, frozen_copy, in_chunks, new_encoder
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The learner network and its three losses (Eq. 7)."""
+
+    net: EncoderConfig = field(default_factory=EncoderConfig)
+    sup: float = 1.0  # weight of L_sup
+    gamma: float = 0.2  # weight of L_TD
+    lam: float = 0.2  # weight of L_KD
+    tau: float = 0.1  # temperature of L_sup
+    tau_teacher: float = 0.01  # tau'
+    tau_student: float = 0.2  # tau''
+    epochs: int = 200  # E_S, passes over T_t, M and T-hat
+    batch: int = 512
+    min_updates: int = 0  # per step; a schedule takes its share of it
+    teacher_statistics: Literal["eval", "batch"] = "eval"  # batch norms of both teachers
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+
+    def __post_init__(self) -> None:
+        require_declared(self)
+        for name in ("sup", "gamma", "lam", "min_updates"):
+            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require(self.sup + self.gamma + self.lam > 0, self, "sup", "positive, or gamma or lam must be")
+        for name in ("tau", "tau_teacher", "tau_student", "epochs"):
+            require(getattr(self, name) > 0, self, name, "positive")
+        require(self.batch > 1, self, "batch", "at least 2")
 
 
 @dataclass(frozen=True)
 class UrslConfig:
-    """URSL's hyperparameters; the defaults are the paper's, optimisers aside (`ursl-as-printed` has those too)."""
+    """URSL's hyperparameters; the defaults are those that the paper prints."""
 
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -33,228 +63,193 @@ class UrslConfig:
 
     def __post_init__(self) -> None:
         require_declared(self)
-        if self.learner.start != "random" and self.learner.net != self.reference.net:
-            raise SpecError(
-                f"learner.start={self.learner.start} needs learner.net and reference.net to be of one shape"
-            )
         if self.reference.pretrained and not self.needs_reference:
             raise SpecError("reference.pretrained=true needs a part that uses the reference")
-        if self.memory.policy != "random" and self.memory.confidence == "prototype_cosine" and not self.needs_reference:
-            raise SpecError(f"memory.policy={self.memory.policy} by prototype_cosine needs a reference network")
-        ranks = self.memory.policy != "random"
-        if ranks and self.memory.confidence == "head_probability" and self.head.memory == "after":
-            raise SpecError("memory.confidence=head_probability needs head.memory=before: the head must exist by then")
+        if self.memory.policy != "random" and not self.needs_reference:
+            raise SpecError(f"memory.policy={self.memory.policy} needs a reference network to rank images by")
 
     @property
     def needs_reference(self) -> bool:
-        """Whether any part of the agent learns by a reference network."""
-        heads = self.head.reference > 0 or self.head.pseudo != "none"
-        return self.learner.guided or self.gate.pseudo != "none" or self.learner.start != "random" or heads
+        """Whether any part of the agent uses a reference network."""
+        return self.learner.lam > 0 or self.gate.pseudo != "none"
 
     @property
     def wants_whole_pool(self) -> bool:
         return self.reference.pretrained
 
 
-@dataclass(frozen=True)
-class Segregated:
-    """Lines 5-8 of Algorithm 1: what the gate says of U_t, and the rows that it hands on."""
-
-    report: GateReport
-    pseudo: Labeled  # T-hat
-    related: Tensor  # U-hat's images
-
-
 class Ursl:
-    """The agent: a reference network, a learner network, a memory and a head (ours has two)."""
+    """The agent: a reference network, a learner network, a memory and a head."""
+
+    Config: type[UrslConfig] = UrslConfig
 
     def __init__(self, config: UrslConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
-        self.reference = Reference(config.reference, setting, runtime) if config.needs_reference else None
-        self.learner = Learner(config.learner, setting, runtime)
+        self.phases = Phases(setting, runtime)
+        self.reference = Reference(config.reference, setting, self.phases) if config.needs_reference else None
+        rng = seeded(setting.seed, "init", "learner")
+        self.learner = new_encoder(config.learner.net, setting.images, rng, runtime.device, runtime.precision)
+        self.past: Encoder | None = None  # SL_{t-1}
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
-        self.heads = TwoHeads(config.head, setting, runtime.device)
         self.gate: Gate | None = None
-        self.sorted: tuple[Tensor, Tensor] | None = None  # S and nearest class of the rows of U_t
-        self.step_open = -1  # the step that learn() is in, or was in last
-        self.log = PhaseLog(runtime)
+        self.scored: tuple[Tensor, Tensor] | None = None  # S and the nearest class of every row of U_t
+        self.head: Head | None = None
         self.notes: dict[str, float] = {}
 
     def learn(self, step: Step) -> StepReport:
-        """One step of the stream: lines 3-17 of Algorithm 1, then the head."""
-        self._open(step)  # line 3
+        """One step of the stream: lines 3-17 of Algorithm 1."""
+        if self.phases.begin_step(step.index):
+            self.begin_step(step)  # line 3
         if self.reference is not None:
-            self.reference.learn(step.unlabeled, step.index, self.log)  # line 4
+            self.reference.learn(step.unlabeled, step.index)  # line 4
         found = self.segregate(step)  # lines 5-8
-        if self.reference is not None and self.reference.trained and self.config.learner.start != "random":
-            self.learner.start_from(self.reference.encoder, step.index)
-        self.notes |= self.learner.learn(self._lesson(step, found), step.index, self.log)  # lines 9-16
-        self._fit_head_and_remember(step, found)  # lines 17 and 19
-        report = found.report if found is not None else None
-        return StepReport(tuple(self.log.reports.values()), report, dict(self.notes))
+        self.train_learner(step, found)  # lines 9-15
+        with self.phases.timed("head"):
+            self.fit_head(step, found)  # line 17, at every step, so that predict() is always valid
+            self.update_memory(step)  # line 16, after the head, which uses M as it was during the step
+        return StepReport(self.phases.reports(), found.report, dict(self.notes))
 
-    def _open(self, step: Step) -> None:
-        if self.step_open == step.index:
-            return  # goes on inside this step
-        self.step_open, self.sorted = step.index, None
-        self.log, self.notes = PhaseLog(self.runtime), {}
-        if self.heads.look_back_first:
-            self.log.begin("head")
-            self.heads.look_back(step, self._networks())
-            self.log.end()
+    def begin_step(self, step: Step) -> None:
+        """Both networks continue from the previous step; the learner's weights are also kept as SL_{t-1}."""
+        self.scored, self.notes = None, {}
         self.classes.extend(step.new_classes)
-        self.memory.take_in(step.further)
+        self.memory.add(step.further)
         if step.index > 0:
-            self.learner.remember_past()
+            self.past = self.teacher(self.learner)
 
-    def segregate(self, step: Step) -> Segregated | None:
-        """Sort U_t by what the reference makes of it; what an interruption finds sorted stays so."""
+    def teacher(self, encoder: Encoder) -> Encoder:
+        return frozen_copy(encoder, batch_statistics=self.config.learner.teacher_statistics == "batch")
+
+    def segregate(self, step: Step) -> Segregated:
+        """Score U_t against the prototypes of T_t and M; select T-hat and U-hat by two thresholds."""
         if self.reference is None or not self.reference.trained:
-            return None
-        if self.sorted is None:
-            self.log.begin("gate")
-            look = self._look("gate", step.index)
-            self.gate = open_gate(look, concat(step.labeled, self.memory.labeled), self.classes)
-            z = look.for_scores(step.unlabeled)
-            scores, nearest = self.gate.score(z)
-            self.sorted = scores, self._tensor(self.classes)[nearest]
-            self._note(self.gate, z)
-            self.log.end()
-        gate, (scores, labels) = self.gate, self.sorted
-        assert gate is not None
-        passed, confident = scores > gate.threshold, scores > gate.pseudo_threshold
-        pseudo = self._pseudo_labeled(step, labels, confident)
-        report = GateReport(scores, passed, confident, labels, gate.threshold, gate.pseudo_threshold, int(pseudo.sum()))
-        related = step.unlabeled if self.config.gate.guide == "all" else step.unlabeled[passed]
-        return Segregated(report, Labeled(step.unlabeled[pseudo], labels[pseudo]), related)
+            return Segregated(self.setting.no_images().to(self.runtime.device), step.unlabeled[:0])
+        self.phases.once("gate", lambda: self.score(step))  # lines 5-7
+        assert self.gate is not None and self.scored is not None
+        return self.gate.segregate(self.config.gate, step, *self.scored)  # line 8
 
-    def _look(self, *names: str | int) -> Look:
+    def score(self, step: Step) -> None:
         assert self.reference is not None
-        return Look(self.config.gate, self.reference.encoder, self.setting.augmentation, self.setting.seed, names)
+        encoder, labeled = self.reference.encoder, concat(step.labeled, self.memory.labeled)
+        self.gate = fit_gate(self.config.gate, encoder, labeled, self.classes, self.setting, step.index)
+        z = in_chunks(encoder, step.unlabeled)
+        scores, nearest = self.gate.score(z)
+        self.scored = scores, torch.tensor(self.classes, device=nearest.device)[nearest]
+        pool = self.setting.whole_pool if self.config.reference.pretrained else step.unlabeled
+        assert pool is not None
+        self.notes |= {**self.gate.notes(z), "reference_batch": min(self.config.reference.batch, len(pool))}
 
-    def _pseudo_labeled(self, step: Step, labels: Tensor, confident: Tensor) -> Tensor:
-        """Rows of T-hat. The paper uses a pseudo-label only to tell whether a row is of a past class."""
-        if self.config.gate.pseudo == "none":
-            return torch.zeros_like(confident)
-        if self.config.gate.pseudo == "past_only":
-            return confident & ~torch.isin(labels, self._tensor(step.new_classes))
-        return confident
+    def train_learner(self, step: Step, found: Segregated) -> None:
+        """The while loop of Algorithm 1."""
+        hp, seed, device, t = self.config.learner, self.setting.seed, self.runtime.device, step.index
+        augmentation, past = self.setting.augmentation, self.past if hp.gamma > 0 else None
+        pool = concat(step.labeled, self.memory.labeled, found.pseudo_labeled)  # T_t, M and T-hat
+        anchors = torch.isin(pool.labels, pool.labels.new_tensor(step.new_classes))  # y in O_t, Eq. 3
+        if self.config.gate.pseudo == "all_but_no_anchor":
+            anchors[len(pool) - len(found.pseudo_labeled) :] = False
+        rows_of_pool = Shuffled(len(pool), hp.batch, seed, ("learner", t), device)
+        batches, guide, reference = [(rows_of_pool, 2)], None, None
+        if hp.lam > 0 and self.reference is not None and self.reference.trained:
+            guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))  # T_t, M and U-hat
+            reference = self.teacher(self.reference.encoder)
+            batches.append((Shuffled(len(guide), hp.batch, seed, ("guide", t), device), 2))
+        phase = self.phases.train("learner", [self.learner], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates)
 
-    def _note(self, gate: Gate, z: Tensor) -> None:
-        pool = self.setting.whole_pool if self.config.reference.pretrained else None
+        def update(rows: Tensor, u: Tensor, *guide_batch: Tensor) -> Tensor:
+            y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10
+            z = self.learner(x)
+            loss = hp.sup * asymmetric_supcon(z, y, anchors[rows].repeat(2), hp.tau)  # line 11: L_sup
+            if past is not None:  # line 12: t > 1
+                z_past = embed_frozen(past, x)
+                loss = loss + hp.gamma * relation_distillation(z, z_past, hp.tau_student, hp.tau_teacher)  # 13: L_TD
+            if guide is not None and reference is not None:
+                g = two_views(guide[guide_batch[0]], guide_batch[1], augmentation)
+                z_reference = embed_frozen(reference, g)
+                loss = loss + hp.lam * relation_distillation(
+                    self.learner(g), z_reference, hp.tau_student, hp.tau_teacher
+                )  # line 14: L_KD
+            phase.step(loss)  # line 15
+            return loss.detach()
+
+        replay = phase.capture(update)
+        for batch in phase.batches():  # line 9
+            phase.report(replay(*batch))
         self.notes |= {
-            "labeled_score_mean": float(gate.labeled_scores.mean()),
-            "labeled_score_std": float(gate.labeled_scores.std(correction=0)),
-            # A collapsed reference maps everything to one point: mean cosine 1.
-            "reference_mean_cosine": float(z.mean(0).square().sum()) if len(z) else 0.0,
-            "reference_batch": min(self.config.reference.batch, len(z) if pool is None else len(pool)),
+            "updates_per_epoch": rows_of_pool.per_epoch,
+            "learner_batch": rows_of_pool.rows,
+            "anchors_per_batch": float(anchors.float().mean()) * rows_of_pool.rows,
         }
 
-    def _lesson(self, step: Step, found: Segregated | None) -> Lesson:
-        """T_t, M and T-hat for L_sup and L_TD; T_t, M and U-hat for L_KD."""
-        parts = [step.labeled, self.memory.labeled] + ([found.pseudo] if found is not None else [])
-        pool = concat(*parts)
-        sizes = len(step.labeled), len(self.memory.labeled), len(pool) - len(step.labeled) - len(self.memory.labeled)
-        anchors = anchor_rows(self.config.learner, pool.labels, self.classes, step.new_classes)
-        if self.config.gate.pseudo == "all_but_no_anchor":
-            anchors[len(pool) - sizes[2] :] = False
-        guided = self.config.learner.lam > 0 or (self.config.learner.guided and step.index > 0)
-        if found is None or self.reference is None or not guided:
-            return Lesson(pool, sizes, anchors)
-        guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))
-        return Lesson(pool, sizes, anchors, guide, self.reference.encoder)
+    def head_fit(self, step: Step) -> HeadFit:
+        """T_t, and M as it was during the step, for a head on the learner."""
+        labeled = concat(step.labeled, self.memory.without(step.new_classes))
+        names, cap = ("head", step.index), self.setting.schedule.max_updates
+        return HeadFit(
+            self.learner, labeled, list(self.classes), self.setting.augmentation, self.setting.seed, names, cap
+        )  # fmt: skip
 
-    def _fit_head_and_remember(self, step: Step, found: Segregated | None) -> None:
-        """The head is refitted at every step, so that predict() is always valid; then M takes in T_t."""
-        self.log.begin("head")
-        if self.config.head.memory == "before":
-            self.fit_heads(step, found)
+    def fit_head(self, step: Step, found: Segregated) -> None:
+        self.head = fit_head(self.config.head, self.head_fit(step))
+
+    def update_memory(self, step: Step) -> None:
+        """Equally many images of every class; ranked by the reference where the policy says so."""
+        policy = self.config.memory.policy if self.gate is not None else "random"
         rng = seeded(self.setting.seed, "memory", step.index)
-        # While every U_t was empty there is no gate, and with it nothing to rank by.
-        ranks = self.gate is not None or self.config.memory.confidence == "head_probability"
-        policy = self.config.memory.policy if ranks else "random"
-        self.memory.update(step.labeled, self.classes, policy, rng, self._confidence)
-        if self.config.head.memory == "after":
-            self.fit_heads(step, found)
-        self.log.end()
+        self.memory.update(step.labeled, self.classes, policy, rng, self.confidence)
 
-    def fit_heads(self, step: Step, found: Segregated | None) -> None:
-        known = concat(step.labeled, self.memory.without(step.new_classes))
-        report = found.report if found is not None else None
-        self.heads.fit(step, known, self.classes, self._networks(), report)
-
-    def _networks(self) -> dict[str, Encoder]:
-        """Those that heads may sit on."""
-        networks = {"learner": self.learner.encoder}
-        if self.reference is not None and self.reference.trained:
-            networks["reference"] = self.reference.encoder
-        return networks
-
-    def _tensor(self, classes: Sequence[int]) -> Tensor:
-        return torch.tensor(classes, dtype=torch.long, device=self.runtime.device)
-
-    def _confidence(self, rows: Labeled) -> Tensor:
-        """How sure the agent is of each image of one class."""
-        column = self.classes.index(int(rows.labels[0]))
-        if self.config.memory.confidence == "head_probability":
-            return self.predict(rows.images).softmax(1)[:, column]
+    def confidence(self, rows: Labeled) -> Tensor:
+        """Cosine of each image of one class to its prototype."""
         assert self.reference is not None and self.gate is not None
-        return in_chunks(self.reference.encoder, rows.images) @ self.gate.prototypes[column]
+        prototype = self.gate.prototypes[self.classes.index(int(rows.labels[0]))]
+        return in_chunks(self.reference.encoder, rows.images) @ prototype
 
     def predict(self, images: Tensor) -> Tensor:
-        """Logits (n, classes met so far); changes nothing."""
-        return self.heads.predict(images, self._networks())
+        """Logits (n, classes seen so far); changes nothing."""
+        if self.head is None:
+            raise RuntimeError("predict() before the first learn()")
+        return self.head(in_chunks(self.learner.features, images))
 
     @property
     def known_above(self) -> float | None:
-        """The score above which an image looks known; None without a reference."""
-        if self.heads.likeness is not None:
-            return self.heads.likeness.threshold
+        """tau_id; None without a trained reference."""
         return self.gate.threshold if self.gate is not None else None
 
     def known_scores(self, images: Tensor) -> Tensor:
-        """S(x), or the likeness to what is carried where labels are."""
-        if self.heads.likeness is not None:
-            return self.heads.known_scores(images, self._networks())
-        assert self.gate is not None
-        return self.gate.score(self._look("predict").for_scores(images))[0]
+        """S(x), (n,)."""
+        assert self.reference is not None and self.gate is not None
+        return self.gate.score(in_chunks(self.reference.encoder, images))[0]
 
     def features(self, images: Tensor) -> Tensor:
-        """Of the reference, which has seen more than the classes met; of the learner where there is none."""
-        networks = self._networks()
-        return in_chunks(networks.get("reference", networks["learner"]).features, images)
+        """Features of the reference, which has seen more than the labelled classes; else of the learner."""
+        trained = self.reference is not None and self.reference.trained
+        return in_chunks((self.reference.encoder if trained and self.reference else self.learner).features, images)
 
     def state(self) -> State:
         return {
             "classes": list(self.classes),
+            "phases": self.phases.state(),
             "reference": self.reference.state() if self.reference is not None else None,
-            "learner": self.learner.state(),
+            "learner": self.learner.state_dict(),
+            "past": self.past.state_dict() if self.past is not None else None,
             "memory": vars(self.memory.labeled),
-            "heads": self.heads.state(),
             "gate": vars(self.gate) if self.gate is not None else None,
-            "sorted": self.sorted,
-            "step_open": self.step_open,
-            "log": self.log.state(),
+            "scored": self.scored,
+            "head": vars(self.head) if self.head is not None else None,
             "notes": dict(self.notes),
         }
 
     def load_state(self, state: State) -> None:
         device = self.runtime.device
-        self.classes, self.step_open = list(state["classes"]), state["step_open"]
+        self.classes, self.notes = list(state["classes"]), dict(state["notes"])
+        self.phases.load_state(state["phases"])
         if self.reference is not None:
             self.reference.load_state(state["reference"])
-        self.learner.load_state(state["learner"])
+        self.learner.load_state_dict(state["learner"])
+        self.past = self.teacher(self.learner) if state["past"] is not None else None
+        if self.past is not None:
+            self.past.load_state_dict(state["past"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        self.heads.load_state(state["heads"] if "heads" in state else _heads_of_0_1_0(state))
         self.gate = Gate(**on_device(device, state["gate"])) if state["gate"] is not None else None
-        scores = state["sorted"]
-        self.sorted = None if scores is None else (scores[0].to(device), scores[1].to(device))
-        self.log.load_state(state["log"])
-        self.notes = dict(state["notes"])
-
-
-def _heads_of_0_1_0(state: State) -> State:
-    """Heads as models of version 0.1.0 kept them; the first of them have no second one."""
-    heads = {"learner": state["head"], "reference": state.get("second"), "called": state.get("before")}
-    return {"classes": state["classes"], **heads, "carrier": {"now": {}, "before": {}, "places": {}}}
+        self.scored = (state["scored"][0].to(device), state["scored"][1].to(device)) if state["scored"] else None
+        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None

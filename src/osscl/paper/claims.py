@@ -316,7 +316,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "BYOL is better than SimCLR",
         (compare("T17", "byol/ursl", "simclr/ursl"), compare("T18", "byol/ursl", "simclr/ursl")),
-        unsettled="needs a BYOL that does not collapse, chosen on validation rows",
+        unsettled="a BYOL that does not collapse, chosen on validation rows",
     ),
     Claim(
         "BYOL is slower than SimCLR",

@@ -1,5 +1,6 @@
 """From cells to runs: list each run once, group those that share a reference network, split and cost them."""
 
+import functools
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from osscl.methods.base import DEMO, Schedule
 from osscl.paper.cells import Cell, Measure
 from osscl.runs.engine import reference_key
 from osscl.runs.record import RunRecord, is_retimed, read_record, record_files
-from osscl.runs.spec import Elsewhere, RunSpec
+from osscl.runs.spec import ForeignConfig, RunSpec
 
 Records = Mapping[str, RunRecord]  # by id; the second, timed record of a run by `retimed_id(id)`
 
@@ -52,7 +53,7 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
 
 def _checked_record(path: Path) -> RunRecord:
     record = read_record(path)
-    if not isinstance(record.spec.method, Elsewhere) and record.spec.id != record.id:
+    if not isinstance(record.spec.method, ForeignConfig) and record.spec.id != record.id:
         raise DataError(f"{path}: its id is not that of its spec")
     return record
 
@@ -151,9 +152,13 @@ def weight_of(spec: RunSpec) -> Hashable:
     """What decides the cost of a run, apart from its schedule's share and the number of unlabelled images."""
     world, schedule = spec.scenario, spec.schedule
     labels = world.main, world.labeled_fraction, world.labels_per_class, world.steps
-    sizes = tuple(sorted((name, repr(value)) for name, value in flat(plain(spec.method)).items() if _costs(name)))
     caps = schedule.max_updates, schedule.row_cap, schedule.small_net, schedule == DEMO
-    return labels, type(spec.method), sizes, caps
+    return labels, type(spec.method), _sizes(spec.method), caps
+
+
+@functools.cache
+def _sizes(method: Hashable) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, repr(value)) for name, value in flat(plain(method)).items() if _costs(name)))
 
 
 def _costs(field: str) -> bool:

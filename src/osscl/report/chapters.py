@@ -12,7 +12,7 @@ from osscl.paper.tables import published_of
 from osscl.report.naming import changes, method_name, unusual_words
 from osscl.report.tables import grouped
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import describe_schedule, name_of
+from osscl.runs.spec import describe_schedule, display_name
 from osscl.tools.compare import PairedDifference
 
 READINGS = ("ursl", "ursl-as-printed")  # of the paper's algorithm
@@ -44,7 +44,7 @@ class Entry:
     @cached_property
     def configuration(self) -> str | None:
         """The configuration's name; None for a changed one."""
-        name = name_of(self.first.spec)
+        name = display_name(self.first.spec)
         return name if name in CONFIGURATIONS else None
 
     @property

@@ -9,7 +9,7 @@ from osscl.paper.tables import published_of
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_markdown
 from osscl.report.naming import method_name, setting_words
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import name_of
+from osscl.runs.spec import display_name
 
 URSLS = ("ursl", "ursl-as-printed", "ursl-plus")  # compared with the paper's URSL
 COLUMNS = (
@@ -49,7 +49,7 @@ def headline_table(records: Iterable[RunRecord]) -> ResultTable:
 def headline_values(runs: Sequence[RunRecord]) -> Row:
     first = runs[0]
     finals, theirs = [run.final for run in runs], published_beside(first)
-    whose = "URSL" if name_of(first.spec) == "ursl-plus" else ""  # the paper has no number of ours
+    whose = "URSL" if display_name(first.spec) == "ursl-plus" else ""  # the paper has no number of ours
     paper = None if theirs is None else Number(*theirs, remark=whose)
     final = Number(
         mean(finals), stdev(finals) if len(finals) > 1 else None, len(finals), is_percent=True,
@@ -69,13 +69,13 @@ def published_beside(record: RunRecord) -> tuple[float, float] | None:
     spec = record.spec
     if spec.schedule != PAPER:
         return None
-    theirs = published_of(spec.scenario, CONFIGURATIONS["ursl"] if name_of(spec) in URSLS else spec.method)
+    theirs = published_of(spec.scenario, CONFIGURATIONS["ursl"] if display_name(spec) in URSLS else spec.method)
     return None if theirs is None else (theirs.mean, theirs.std or 0.0)
 
 
 def paper_of(record: RunRecord) -> tuple[float, float] | None:
     """The paper's URSL, beside a run of URSL or of ours only."""
-    return published_beside(record) if name_of(record.spec) in URSLS else None
+    return published_beside(record) if display_name(record.spec) in URSLS else None
 
 
 def mean_number(values: Sequence[float | None], digits: int = 1) -> Number | None:

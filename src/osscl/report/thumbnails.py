@@ -13,7 +13,7 @@ from osscl.data.images import ImageBank
 from osscl.methods.base import PAPER
 from osscl.report.naming import unusual_words
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import name_of
+from osscl.runs.spec import display_name
 
 BUDGET = 500_000  # characters of all sprites of a page
 ACROSS = 16  # pictures side by side in a sprite
@@ -120,7 +120,7 @@ def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> 
 
 def importance(run: RunRecord) -> tuple[bool, bool]:
     """Sorts the paper's schedule before others, and what has a name before its ablations."""
-    ablation = name_of(run.spec).endswith("*") or bool(unusual_words(run.spec.scenario))
+    ablation = display_name(run.spec).endswith("*") or bool(unusual_words(run.spec.scenario))
     return run.spec.schedule != PAPER, ablation
 
 

@@ -1,4 +1,4 @@
-"""Where a run is: its state on disk, the folder that it holds, and the moments at which it may stop."""
+"""Checkpoints: the state of a run on disk, when to save it, and when to stop."""
 
 import contextlib
 import fcntl
@@ -21,11 +21,9 @@ from osscl.methods.base import Method, Progress
 from osscl.runs.record import Session, StepRecord, commit
 from osscl.storage import SUFFIX, read_state, write_state
 
-UNTOLD = Session("unknown", "unknown", "unknown")  # of checkpoints of older versions
-
 
 class Watcher(Protocol):
-    """Somebody who looks on."""
+    """Receives the progress of a run."""
 
     def progress(self, t: int, steps: int, progress: Progress) -> None: ...
 
@@ -33,7 +31,7 @@ class Watcher(Protocol):
 
 
 class Unwatched:
-    """Nobody looks on."""
+    """Ignores all progress."""
 
     def progress(self, t: int, steps: int, progress: Progress) -> None:
         pass
@@ -44,7 +42,7 @@ class Unwatched:
 
 @dataclass(frozen=True)
 class Options:
-    """How a run is carried out; none of it changes what comes out."""
+    """How a run is executed; none of it changes the result."""
 
     out: Path = Path("runs")
     data: Path | None = None
@@ -52,12 +50,12 @@ class Options:
     max_minutes: float | None = None
     save_every: float = 60.0  # seconds between saves inside a phase
     share_references: bool = True
-    references: Path | None = None  # where they are shared; the cache where None
-    shared_device: bool = False  # other work goes on there: a record's times are not shown as a measure of the method
+    references: Path | None = None  # where they are shared; the cache folder where None
+    shared_device: bool = False  # the device is shared: timings are excluded from comparisons
     watcher: Watcher = field(default_factory=Unwatched)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "out", Path(self.out))  # from Python, a string will do
+        object.__setattr__(self, "out", Path(self.out))  # strings are accepted, too
         for name in ("data", "references"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else Path(given))
@@ -65,25 +63,25 @@ class Options:
 
 @dataclass
 class Position:
-    """How far a run has come: what its checkpoint holds beside the method's state."""
+    """Progress of a run: what its checkpoint holds besides the method's state."""
 
     next_step: int = 0
     accuracy: list[tuple[float, ...]] = field(default_factory=list)
     overall: list[float] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
     sessions: int = 1
-    earlier: list[Session] = field(default_factory=list)  # those that had another commit, device or torch
+    earlier: list[Session] = field(default_factory=list)  # with another commit, device or torch
 
 
 def set_aside(checkpoint: Path, why: str) -> Path:
-    """Keep a checkpoint where no run will go on from it."""
+    """Rename a checkpoint so that no run resumes from it."""
     taken = len(list(checkpoint.parent.glob(f"{checkpoint.stem}.{why}*")))
     return checkpoint.replace(checkpoint.with_suffix(f".{why}-{taken + 1}" if taken else f".{why}"))
 
 
 @contextlib.contextmanager
-def divergence_set_aside(folder: Path) -> Iterator[None]:
-    """What has diverged is not gone on with: the same command begins again."""
+def set_aside_on_divergence(folder: Path) -> Iterator[None]:
+    """After divergence the same command starts over instead of resuming."""
     try:
         yield
     except Diverged:
@@ -92,46 +90,46 @@ def divergence_set_aside(folder: Path) -> Iterator[None]:
         raise
 
 
-class Keeper:
-    """Keeps the state of what learns at good moments, and stops it when it is told to."""
+class Checkpointer:
+    """Saves the state of a learner at safe points, and stops it there on request."""
 
     def __init__(
         self, folder: Path, options: Options, device: torch.device, contents: Callable[[], dict[str, Any]]
     ) -> None:
         self.path, self.options, self.device = folder / "checkpoint", options, device
-        self.contents = contents  # all that going on needs
+        self.contents = contents  # everything needed to resume
         self.started = self.saved = time.monotonic()
         self.before = 0.0
-        self.told_to_stop = False
+        self.stop_requested = False
 
     def seconds(self) -> float:
         """Wall-clock time over all sessions."""
         synchronise(self.device)
         return self.before + time.monotonic() - self.started
 
-    def keep(self, edge: bool) -> None:
-        """Called by the method at good moments: at the edges of phases, and after every update."""
+    def maybe_checkpoint(self, end_of_phase: bool) -> None:
+        """Called by the method after every update and at the end of every phase."""
         now = time.monotonic()
         limit = self.options.max_minutes
         out_of_time = limit is not None and now - self.started > 60 * limit
-        if edge or out_of_time or self.told_to_stop or now - self.saved > self.options.save_every:
+        if end_of_phase or out_of_time or self.stop_requested or now - self.saved > self.options.save_every:
             write_state(self.path, self.contents())
             self.saved = time.monotonic()
-        if out_of_time or self.told_to_stop:
+        if out_of_time or self.stop_requested:
             raise Stopped
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Ctrl-C and a polite kill end the work at the next good moment; a second one ends it at once."""
+        """Ctrl-C or SIGTERM stops at the next safe point; a second one stops at once."""
 
-        def told(number: int, _: Any) -> None:
-            self.told_to_stop = True
+        def request_stop(number: int, _: Any) -> None:
+            self.stop_requested = True
             signal.signal(number, old[number])
 
         old: dict[int, Any] = {}
-        with contextlib.suppress(ValueError):  # signals belong to the main thread
+        with contextlib.suppress(ValueError):  # only the main thread may set handlers
             for polite in (signal.SIGINT, signal.SIGTERM):
-                old[polite] = signal.signal(polite, told)
+                old[polite] = signal.signal(polite, request_stop)
         try:
             yield
         finally:
@@ -139,8 +137,8 @@ class Keeper:
                 signal.signal(number, handler)
 
 
-class Saver(Keeper):
-    """The keeper of a run, which also puts it back where it was."""
+class RunCheckpointer(Checkpointer):
+    """The checkpointer of a run, which also restores it."""
 
     def __init__(self, folder: Path, options: Options, device: torch.device, content: dict[str, str]) -> None:
         super().__init__(folder, options, device, self._state)
@@ -150,30 +148,30 @@ class Saver(Keeper):
         self.agent: Method | None = None
 
     def restore(self, agent: Method) -> Position:
-        """Put the agent where the last save left it; a fresh start where there is none."""
+        """Restore the agent from the last checkpoint; start from the beginning if there is none."""
         self.agent = agent
         saved, file = read_state(self.path), self.path.with_suffix(SUFFIX)
         if saved is None:
             if file.exists():
                 kept = set_aside(file, "damaged")
-                logging.getLogger("osscl").warning("osscl: damaged checkpoint, kept as %s; the run begins again", kept)
+                logging.getLogger("osscl").warning("osscl: damaged checkpoint, kept as %s; the run starts over", kept)
             return self.position
         try:
             self.position = self._restored(agent, saved)
         except OTHER_VERSION as error:
             why = f"{type(error).__name__}: {error}"
-            raise DataError(f"{file} is of another version ({why}): move it away to begin again") from error
+            raise DataError(f"{file} was written by another version ({why}): move it away to start over") from error
         self.before = saved["seconds"]
-        self.shared_device |= saved.get("shared_device", False)
+        self.shared_device |= saved["shared_device"]
         return self.position
 
     def _restored(self, agent: Method, saved: dict[str, Any]) -> Position:
         if saved["content"] != self.content:
-            raise UserError(f"the data is not what this run began with; delete {self.path.parent} to begin again")
+            raise UserError(f"the data has changed since this run started; delete {self.path.parent} to start over")
         with memory_told():
             agent.load_state(saved["method"])
         steps = [from_plain(StepRecord, step) for step in saved["steps"]]
-        parts = [from_plain(Session, part) for part in saved["carried_out"]] if "carried_out" in saved else [UNTOLD]
+        parts = [from_plain(Session, part) for part in saved["executed_with"]]
         return Position(
             saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
             saved["sessions"] + 1, [part for part in parts if part != self.session],
@@ -181,7 +179,7 @@ class Saver(Keeper):
 
     @functools.cached_property
     def session(self) -> Session:
-        """With what this part of the run is carried out."""
+        """Commit, device and torch of this session."""
         return Session(commit(), device_name(self.device), torch.__version__)
 
     def _state(self) -> dict[str, Any]:
@@ -191,25 +189,25 @@ class Saver(Keeper):
             "method": self.agent.state(), "next_step": position.next_step, "steps": plain(position.steps),
             "accuracy": position.accuracy, "overall": position.overall,
             "seconds": self.seconds(), "sessions": position.sessions, "content": self.content,
-            "shared_device": self.shared_device, "carried_out": plain([*position.earlier, self.session]),
+            "shared_device": self.shared_device, "executed_with": plain([*position.earlier, self.session]),
         }  # fmt: skip
 
 
 def is_occupied(folder: Path) -> bool:
-    """Whether a process of this machine is at work in a run folder."""
+    """Whether a process of this machine holds a run folder."""
     try:
         with (folder / ".lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # no lock, or none that can be asked
+    except OSError:  # no lock, or one that cannot be read
         return False
     return False
 
 
 @contextlib.contextmanager
 def occupied(folder: Path) -> Iterator[None]:
-    """The folder for this process alone; the lock goes with the process, however it ends."""
+    """Hold a folder exclusively; the lock ends with the process, however it dies."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / ".lock").open("w")
@@ -219,13 +217,13 @@ def occupied(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Occupied(f"another process is at work in {folder}") from None
+            raise Occupied(f"{folder} is locked by another process") from None
         except OSError as error:
             raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
         names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
         kinds = [*map(re.escape, names), r"model-[0-9-]+" + re.escape(SUFFIX)]
         drafts = re.compile(rf"\.({'|'.join(kinds)})\.[0-9]+(\.[0-9a-f]+)?")
-        for draft in folder.iterdir():  # of a process that was killed while it wrote, see `aside`
+        for draft in folder.iterdir():  # left by a process killed while writing, see `aside`
             if drafts.fullmatch(draft.name) and draft.is_file():
                 draft.unlink(missing_ok=True)
         yield

@@ -1,6 +1,7 @@
 """Run a list of specs, one after another on this machine or on a Ray cluster; records are the same either way."""
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -51,6 +52,7 @@ class Engine:
 LOCAL = Engine()
 
 
+@functools.cache
 def reference_key(spec: RunSpec) -> str | None:
     """Equal for runs that train the same reference networks; None for a run that trains none."""
     method = spec.method
@@ -124,7 +126,7 @@ def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:
 def run_one(spec: RunSpec, options: Options, watch: Watch | None = None, stream: Stream | None = None) -> RunRecord:
     """Run one spec, in this process or in a worker."""
     with watch(spec) if watch is not None else nullcontext(options.watcher) as watcher:
-        return run(spec, replace(options, watcher=watcher), stream=stream)
+        return run(spec, replace(options, watcher=watcher), stream=stream, progress=False)
 
 
 # ----- Ray

@@ -5,22 +5,17 @@ from typing import Any
 
 from osscl.learn.linear_head import HeadConfig
 from osscl.learn.optimiser import OptimiserConfig
-from osscl.methods import METHODS
+from osscl.methods import method_name
 from osscl.methods.base import DEMO, Schedule
-from osscl.methods.dm import DmConfig
 from osscl.methods.gate import GateConfig
-from osscl.methods.gd import GdConfig
-from osscl.methods.gem import GemConfig
-from osscl.methods.icarl import IcarlConfig
-from osscl.methods.learner import LearnerConfig
 from osscl.methods.reference import ReferenceConfig
-from osscl.methods.ursl import UrslConfig
+from osscl.methods.ursl import LearnerConfig, UrslConfig
 from osscl.vision.encoder import EncoderConfig
 
 SMALL = EncoderConfig("small-wide", dim=128)
 QUICK = OptimiserConfig("adam", rate=2e-3, min_rate=1e-5, decay=1e-6)
 
-# Thresholds by std: variances of these scores are so small that mean - 4 var would shut most known digits out.
+# Thresholds by std: the variance of these scores is so small that mean - 4 var would reject most known digits.
 DEMO_URSL = UrslConfig(
     reference=ReferenceConfig(net=SMALL, tau=0.5, epochs_first=30, epochs_later=10, batch=128, optimiser=QUICK),
     gate=GateConfig(eta=(-2.0, -1.0), spread="std"),
@@ -28,32 +23,18 @@ DEMO_URSL = UrslConfig(
     head=HeadConfig(solver="ridge", penalty=1.0),
 )
 
-# With a handful of labels an epoch is one update or two.
-DEMO_EPOCHS: dict[type, dict[str, int]] = {
-    GdConfig: {"epochs_teacher": 100, "epochs": 100, "epochs_balance": 20},
-    DmConfig: {"epochs": 100, "epochs_balance": 20, "epochs_novelty": 50},
-    GemConfig: {"epochs": 200},
-    IcarlConfig: {"epochs": 100},
-}
-
 
 def sized(config: Any, schedule: Schedule) -> Any:
-    """`config` as a schedule demands it; one of a method written elsewhere as it is."""
-    if type(config) not in METHODS:
+    """`config` resized as a schedule requires; configs of foreign methods stay as they are."""
+    if method_name(config) is None:
         return config
     if schedule == DEMO:
         return demo_sized(config)
     return on_small_net(config) if schedule.small_net else config
 
 
-def is_small(config: Any) -> bool:
-    """Whether its networks are among those that need no GPU."""
-    net = getattr(getattr(config, "learner", None), "net", config)
-    return str(getattr(net, "backbone", "")).startswith("small")
-
-
 def on_small_net(config: Any) -> Any:
-    """`config` with the small network in place of each of its own, for schedules that only try the plumbing."""
+    """`config` with small networks, for schedules that only try the plumbing."""
     if hasattr(config, "backbone"):
         return replace(config, backbone="small")
     if not _has_encoders(config):
@@ -66,9 +47,10 @@ def on_small_net(config: Any) -> Any:
 
 
 def demo_sized(config: Any) -> Any:
-    """`config` with network, batches, epochs and optimisers that suit digits; what makes it a method stays."""
+    """`config` with networks, batches, epochs and optimisers that suit digits."""
     if hasattr(config, "backbone"):
-        return replace(config, backbone=SMALL.backbone, **DEMO_EPOCHS.get(type(config), {}))
+        # With a handful of labels an epoch is one or two updates: methods name the epochs that they need.
+        return replace(config, backbone=SMALL.backbone, **getattr(config, "demo_changes", {}))
     if not _has_encoders(config):
         return config
     like = DEMO_URSL.reference
@@ -89,5 +71,5 @@ def demo_sized(config: Any) -> Any:
 
 
 def _has_encoders(config: Any) -> bool:
-    """Whether it is made as URSL's is; a config of another make is of the size that it says."""
+    """Whether its networks are encoders in groups named like URSL's."""
     return hasattr(config, "reference") and hasattr(config, "learner")

@@ -1,4 +1,4 @@
-"""run(spec) -> RunRecord: the only place that joins data and method. A run that was stopped goes on."""
+"""run(spec) -> RunRecord: where data and method meet. An interrupted run resumes."""
 
 import contextlib
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from osscl import __version__, metrics
 from osscl.data.benchmarks import dataset, folder_of, load_bank
@@ -18,12 +19,12 @@ from osscl.data.cache import cache_dir, data_dir
 from osscl.data.images import ImageBank
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
-from osscl.methods import METHODS
-from osscl.methods.base import Method, Progress, Runtime, Schedule, Setting
-from osscl.runs.checkpoint import Options, Position, Saver, divergence_set_aside, occupied
+from osscl.methods import METHODS, method_name
+from osscl.methods.base import Method, Progress, Runtime, Setting
+from osscl.runs.checkpoint import Options, Position, RunCheckpointer, occupied, set_aside_on_divergence
 from osscl.runs.evaluate import evaluate, judge_gate, judge_known, refuse_divergence, refuse_divergent_loss
 from osscl.runs.model import save_model
-from osscl.runs.presets import is_small
+from osscl.runs.progress import watched_options
 from osscl.runs.record import (
     Provenance,
     RunRecord,
@@ -32,25 +33,31 @@ from osscl.runs.record import (
     read_record,
     write_record,
 )  # fmt: skip
-from osscl.runs.spec import RunSpec, name_of, spec_to_plain
+from osscl.runs.spec import RunSpec, display_name, spec_to_plain
 from osscl.storage import write_text
 from osscl.stream.build import build_stream, capped
 from osscl.stream.manifest import rows_digest, to_manifest
 from osscl.stream.step import Stream
 from osscl.vision.encoder import ImageFormat
 
+SMALL_NETWORKS = 5_000_000  # parameters of all networks of an agent together; a ResNet-18 has 11 million
+
 
 def run(
-    spec: RunSpec, options: Options | None = None, *, method: type | None = None, stream: Stream | None = None
-) -> RunRecord:
-    """Carry a spec out, or go on with it, or hand back the record that is there. `method` is a class of your own."""
+    spec: RunSpec, options: Options | None = None, *, method: type | None = None, stream: Stream | None = None,
+    progress: bool | None = None,
+) -> RunRecord:  # fmt: skip
+    """Run a spec, resume it, or return its record if it is finished. `method` is a class of your own.
+
+    `progress` is shown in a terminal or notebook (None), everywhere (True) or never (False); see `watched_options`.
+    """
     options = options or Options()
     folder = options.out / spec.id
     finished = folder / f"{spec.id}.json"
     if finished.exists():
         return read_record(finished, type(spec.method))
     if spec.stream is not None and stream is None:
-        raise SpecError("this run's rows came from a stream file; give that file with --stream")
+        raise SpecError("the rows of this run come from a stream file: pass it with --stream")
     kind = class_of(spec, method)
     device = pick_device(options.device)
     prepare(device)
@@ -61,15 +68,16 @@ def run(
         stream = replace(stream, banks=banks)
     built = build_stream(spec.scenario, banks, spec.seed)
     stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
-    with occupied(folder), divergence_set_aside(folder), threads_for(spec.method, spec.schedule):
-        if finished.exists():  # by now
+    title = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}"
+    with occupied(folder), set_aside_on_divergence(folder), watched_options(options, title, progress) as options:
+        if finished.exists():  # finished by another process in the meantime
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
             write_text(folder / "spec.json", as_json(spec))
         record, stopped = _carry_out(spec, options, folder, stream, device, kind)
         write_record(record, finished)
         (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    if stopped:  # too late for this run, not for those that would come after it
+    if stopped:  # this run was finished all the same; the next ones must not start
         raise Stopped
     return record
 
@@ -77,7 +85,7 @@ def run(
 def _carry_out(
     spec: RunSpec, options: Options, folder: Path, stream: Stream, device: torch.device, kind: Any
 ) -> tuple[RunRecord, bool]:
-    saver = Saver(folder, options, device, stream.content)
+    saver = RunCheckpointer(folder, options, device, stream.content)
     reports: dict[str, Any] = {"t": 0}
 
     def progress(where: Progress) -> None:
@@ -85,12 +93,12 @@ def _carry_out(
         options.watcher.progress(reports["t"], len(stream), where)
 
     cache = (options.references or cache_dir() / "references") if options.share_references else None
-    runtime = Runtime(device, precision_of(device), saver.keep, progress, cache, options.shared_device)
+    runtime = Runtime(device, precision_of(device), saver.maybe_checkpoint, progress, cache, options.shared_device)
     setting = setting_of(spec, stream)
     agent: Method = kind(spec.method, setting, runtime)
     position = saver.restore(agent)
     truth = predicted = torch.empty(0, dtype=torch.long)  # of the last step; a checkpoint is never after it
-    with saver.listening():
+    with saver.listening(), threads_for(agent):
         for t in range(position.next_step, len(stream)):
             reports["t"] = t
             report = agent.learn(stream.step(t))
@@ -114,17 +122,17 @@ def _carry_out(
             position.next_step = t + 1
             options.watcher.stepped(t, len(stream), overall, step)
             if t + 1 < len(stream):
-                saver.keep(True)
+                saver.maybe_checkpoint(True)
     save_model(folder, agent, setting, spec, stream)
     record = make_record(spec, stream, agent, position, saver, truth, predicted)
-    return record, saver.told_to_stop
+    return record, saver.stop_requested
 
 
 def make_record(
-    spec: RunSpec, stream: Stream, agent: Method, position: Position, saver: Saver,
+    spec: RunSpec, stream: Stream, agent: Method, position: Position, saver: RunCheckpointer,
     truth: torch.Tensor, predicted: torch.Tensor,
 ) -> RunRecord:  # fmt: skip
-    """Everything that is worth keeping of a finished run."""
+    """The record of a finished run."""
     confusion = metrics.confusion(truth, predicted, len(agent.classes))
     device, now = saver.device, saver.session
     peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
@@ -145,7 +153,7 @@ def make_record(
     )
     return RunRecord(
         id=spec.id,
-        configuration=name_of(spec),
+        configuration=display_name(spec),
         spec=spec,
         accuracy=tuple(position.accuracy),
         overall=tuple(position.overall),
@@ -164,10 +172,10 @@ def make_record(
 
 
 @contextlib.contextmanager
-def threads_for(method: Any, schedule: Schedule) -> Iterator[None]:
-    """One for small networks, which several slow down, on a busy machine ten times; and sums over several differ."""
+def threads_for(agent: Any) -> Iterator[None]:
+    """One thread for small networks: more slow them down, up to ten times on a busy machine."""
     before = torch.get_num_threads()
-    if is_small(method) or schedule.small_net:
+    if is_small(agent):
         torch.set_num_threads(1)
     try:
         yield
@@ -175,35 +183,45 @@ def threads_for(method: Any, schedule: Schedule) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def is_small(agent: Any) -> bool:
+    """Whether the networks that an agent holds, directly or in its parts, are small."""
+    parts = list(vars(agent).values())
+    parts += [inner for part in parts if not isinstance(part, nn.Module) for inner in _attributes(part)]
+    networks = {id(part): part for part in parts if isinstance(part, nn.Module)}
+    return sum(p.numel() for network in networks.values() for p in network.parameters()) < SMALL_NETWORKS
+
+
+def _attributes(part: Any) -> list[Any]:
+    return list(getattr(part, "__dict__", {}).values())
+
+
 def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
-    """A stream from elsewhere, refused unless the spec says so: a run's id must tell which rows it saw."""
+    """A stream from a file, refused unless the spec names its rows: a run's id must say which rows it saw."""
     digest = rows_digest(to_manifest(stream))
     if digest != (spec.stream or rows_digest(to_manifest(built))):
-        raise SpecError(f"the stream's rows are not those of the spec; RunSpec(stream={digest!r}) says so")
+        raise SpecError(f"the stream has other rows than the spec; use RunSpec(stream={digest!r})")
     return stream
 
 
 def class_of(spec: RunSpec, method: type | None) -> Any:
-    """The method that a config belongs to; a class of one's own has a config of its own, so that no run of it is taken
-    for one of the package's."""
-    kind = type(spec.method)
-    if method is not None and isinstance(spec.method, tuple(METHODS)) and method is not METHODS.get(kind):
-        raise SpecError(
-            f"the config {kind.__qualname__} is of a method of this package; give your class one of its own"
-        )
-    if method is None and type(spec.method) not in METHODS:
+    """The method of a spec: of this package, or the class given by the user, which must have a config of its own."""
+    own = method_name(spec.method)
+    if method is not None and own is not None and METHODS[own] is not method:
+        kind = type(spec.method).__qualname__
+        raise SpecError(f"{kind} is the config of a method of this package; give your class its own")
+    if method is None and own is None:
         name = type(spec.method).__qualname__
-        raise SpecError(f"no method of this package has the config {name}; give your class: run(spec, method=...)")
-    return method or METHODS[type(spec.method)]
+        raise SpecError(f"no method of this package has the config {name}; pass your class: run(spec, method=...)")
+    return method or METHODS[own or ""]
 
 
 def load_banks(spec: RunSpec, data: Path | None, device: torch.device) -> Mapping[str, ImageBank]:
-    """The sets that a scenario names, on the run's device."""
+    """The data sets of a scenario, on the run's device."""
     return {name: load_bank(name, data_dir(data), cache_dir()).to(device) for name in _sets(spec)}
 
 
 def refuse_missing_sets(spec: RunSpec, data: Path | None) -> None:
-    """A look for the folders alone."""
+    """Refuse missing data sets, without reading them."""
     for name in _sets(spec):
         folder_of(name, data_dir(data))
 
@@ -213,7 +231,7 @@ def _sets(spec: RunSpec) -> tuple[str, ...]:
 
 
 def setting_of(spec: RunSpec, stream: Stream) -> Setting:
-    """What the method is told before the first step."""
+    """What the method knows before the first step."""
     known, images = dataset(spec.scenario.main), stream.main.train.images
     shape = ImageFormat(images.shape[1], images.shape[-1], known.mean, known.std)
     pool = stream.whole_pool() if getattr(spec.method, "wants_whole_pool", False) else None
@@ -225,5 +243,5 @@ def as_json(spec: RunSpec) -> str:
 
 
 def command_line() -> str:
-    """What was typed, without the folder that the program lies in."""
+    """The command line, without the folder of the program."""
     return shlex.join([Path(sys.argv[0]).name.replace("__main__.py", "osscl"), *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""What runs: a frozen spec, its id, and the named experiments."""
+"""What to run: a frozen spec, its id, and the named experiments."""
 
 import functools
 import json
@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from osscl.config import added_later, content_id, from_plain, plain, require
+from osscl.config import content_id, from_plain, plain, require
 from osscl.errors import SpecError, unknown
-from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHOD_TYPES, URSL, URSL_PLUS
+from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS, method_name
 from osscl.methods.base import DEMO, PAPER, SCHEDULES, SMOKE, Schedule
-from osscl.methods.co2l import Co2lConfig
 from osscl.runs.presets import demo_sized, on_small_net, sized
 from osscl.stream.scenario import ScenarioSpec
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """The config of a method that is not of this package, as a record has it: enough to show and compare its runs."""
+class ForeignConfig:
+    """The config of a method of another package, as read from a record: enough to show and compare its runs."""
 
     kind: str
     written: str  # its fields, as JSON
@@ -27,47 +26,47 @@ class Elsewhere:
 
 
 def require_own_name(schedule: Schedule) -> None:
-    """A schedule that was changed must not go by the name of one that is known."""
+    """Refuse a changed schedule under the name of a known one."""
     name = schedule.name
     if schedule != SCHEDULES.get(name, schedule):
-        raise SpecError(f"schedule.name={name} stands for another schedule; name this one, as by schedule.name=mine")
+        raise SpecError(f"schedule.name={name} is another schedule; name this one, e.g. schedule.name=mine")
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run, completely."""
+    """A complete description of one run."""
 
     scenario: ScenarioSpec
     method: Any  # a config; its type picks the algorithm, its fields are the hyperparameters
     schedule: Schedule = PAPER  # never implied, always shown beside a number
     seed: int = 0
-    stream: str | None = added_later(None, legacy=None)  # digest of rows that are not the ones scenario and seed give
+    stream: str | None = None  # digest of the rows if they come from a stream file
 
     def __post_init__(self) -> None:
         require(isinstance(self.scenario, ScenarioSpec), self, "scenario", "a ScenarioSpec")
         require(type(self.seed) is int, self, "seed", "a whole number")
-        require(isinstance(self.schedule, Schedule), self, "schedule", "a Schedule, as in osscl.SCHEDULES")
+        require(isinstance(self.schedule, Schedule), self, "schedule", "a Schedule, e.g. from osscl.SCHEDULES")
         given = is_dataclass(self.method) and not isinstance(self.method, type)
-        require(given, self, "method", "a config, as in osscl.CONFIGURATIONS")
+        require(given, self, "method", "a config, e.g. from osscl.CONFIGURATIONS")
         require(0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         require_own_name(self.schedule)
-        config = type(self.method)
-        if config is not Elsewhere and config is not METHOD_TYPES.get(self.type, config):
-            raise SpecError(f"{self.type} is a method of this package: rename {config.__qualname__}")
+        own = METHODS.get(self.type)
+        if own is not None and not isinstance(self.method, ForeignConfig) and own.Config is not type(self.method):
+            raise SpecError(f"{self.type} is a method of this package: rename {type(self.method).__qualname__}")
 
     @functools.cached_property
     def id(self) -> str:
-        """Readable in front, unmistakable at the end."""
-        return f"{self.type}-{self.scenario.main}-{self.schedule.name}-s{self.seed}-{content_id([self.type, self])}"
+        """The configuration's name (the method's, if the config has none), the setting, and a hash of all fields."""
+        name = configuration_name(self.method) or self.type
+        return f"{name}-{self.scenario.main}-{self.schedule.name}-s{self.seed}-{content_id([self.type, self])}"
 
     @property
     def type(self) -> str:
-        """How the method's type is written in files."""
-        if isinstance(self.method, Elsewhere):
+        """The method's name in files."""
+        if isinstance(self.method, ForeignConfig):
             return self.method.kind
-        names = {kind: name for name, kind in METHOD_TYPES.items()}
-        own = type(self.method).__qualname__.rpartition("<locals>.")[2].removesuffix(".Config")  # of a class elsewhere
-        return names.get(type(self.method), own.lower())
+        own = type(self.method).__qualname__.rpartition("<locals>.")[2].removesuffix(".Config")
+        return method_name(self.method) or own.lower()
 
 
 EXPERIMENTS = {
@@ -98,7 +97,7 @@ def schedule(name: str) -> Schedule:
 
 
 def scheduled(given: Schedule | str) -> Schedule:
-    """The schedule that is given, or the one of its name."""
+    """A schedule, or the one of this name."""
     return schedule(given) if isinstance(given, str) else given
 
 
@@ -110,72 +109,80 @@ def experiment(name: str) -> ScenarioSpec:
 
 
 def make_spec(scenario: ScenarioSpec | str, method: Any, schedule: Schedule | str, seed: int) -> RunSpec:
-    """A spec in which the schedule's own demands on the method are carried out; all may be given by name."""
+    """A spec with the method resized as the schedule requires; all arguments but the seed may be names."""
     world = experiment(scenario) if isinstance(scenario, str) else scenario
     config = configuration(method) if isinstance(method, str) else method
     asked = RunSpec(world, config, scheduled(schedule), seed)
     return replace(asked, method=sized(config, asked.schedule))
 
 
-def name_of(spec: RunSpec) -> str:
-    """The configuration that a spec's method is, by its fields; one that is none of them gets a star. Of a method
-    elsewhere nobody here knows what its usual fields are."""
-    return spec.type if type(spec.method) not in METHOD_TYPES.values() else name_of_config(spec.method)
-
-
-def type_of(config: Any) -> str:
-    """How a method of this package is written in files."""
-    return next(name for name, kind in METHOD_TYPES.items() if kind is type(config))
-
-
-def name_of_config(config: Any) -> str:
+def configuration_name(config: Any) -> str | None:
+    """The named configuration that a config equals, at any of its sizes; None if it has no name."""
     for name, usual in CONFIGURATIONS.items():
-        if type(usual) is type(config) and config in (usual, on_small_net(usual), demo_sized(usual)):
+        if type(usual) is type(config) and config in _sizes_of(usual):
             return name
-    return f"{type_of(config)}*"
+    return None
+
+
+@functools.cache
+def _sizes_of(config: Any) -> tuple[Any, ...]:
+    return config, on_small_net(config), demo_sized(config)
+
+
+def display_name(spec: RunSpec) -> str:
+    """The configuration's name; a changed configuration of a method of this package gets a star."""
+    if method_name(spec.method) is None:
+        return spec.type  # the usual configuration of a foreign method is unknown
+    return config_display_name(spec.method)
+
+
+def config_display_name(config: Any) -> str:
+    """The same for the config of a method of this package."""
+    return configuration_name(config) or f"{method_name(config)}*"
 
 
 def describe_schedule(spec: RunSpec) -> str:
-    """The schedule in words: what share of which epochs."""
-    if spec.schedule.max_updates is not None:
-        return f"{spec.schedule.name} (at most {spec.schedule.max_updates} updates a phase)"
-    method = plain(spec.method)
+    """The schedule in words: its share of the epochs of each phase."""
+    schedule, config = spec.schedule, spec.method
+    if schedule.max_updates is not None:
+        return f"{schedule.name} (at most {schedule.max_updates} updates a phase)"
+    method = plain(config)
     parts, least = [], ""
-    if "reference" in method and getattr(spec.method, "needs_reference", True):
-        first, later = (spec.schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
-        once = isinstance(spec.method, Co2lConfig) or method["reference"].get("pretrained")
+    if "reference" in method and getattr(config, "needs_reference", True):
+        first, later = (schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
+        once = getattr(config, "reference_once", False) or method["reference"].get("pretrained")
         parts.append(f"reference {first}" if once else f"reference {first}/{later}")
     if "learner" in method:
-        parts.append(f"learner {spec.schedule.epochs(method['learner']['epochs'])}")
-        floor = round(spec.schedule.share * method["learner"]["min_updates"])
+        parts.append(f"learner {schedule.epochs(method['learner']['epochs'])}")
+        floor = round(schedule.share * method["learner"]["min_updates"])
         least = f", at least {floor} learner updates a step" if floor else ""
     if not parts:
-        epochs = {key: spec.schedule.epochs(value) for key, value in method.items() if key.startswith("epochs")}
+        epochs = {key: schedule.epochs(value) for key, value in method.items() if key.startswith("epochs")}
         parts = [f"{key.removeprefix('epochs').strip('_') or 'model'} {count}" for key, count in epochs.items()]
-    return f"{spec.schedule.name} ({', '.join(parts)} epochs{least})" if parts else spec.schedule.name
+    return f"{schedule.name} ({', '.join(parts)} epochs{least})" if parts else schedule.name
 
 
 def spec_to_plain(spec: RunSpec) -> dict[str, Any]:
-    """What JSON and YAML hold of a spec."""
-    method = spec.method.fields() if isinstance(spec.method, Elsewhere) else plain(spec.method)
+    """A spec as JSON and YAML hold it."""
+    method = spec.method.fields() if isinstance(spec.method, ForeignConfig) else plain(spec.method)
     return {**plain(spec), "method": {"type": spec.type, **method}}
 
 
 def config_from_plain(data: Mapping[str, Any], config: type | None = None, *, recorded: bool = False) -> Any:
-    """A method's config as a file holds it, with its type beside its fields."""
+    """A method's config from a file, where the method's name is the field `type`."""
     method = dict(data)
     kind = method.pop("type", None)
-    if config is None and kind not in [*METHOD_TYPES]:  # a list: what a file says may have no hash
+    if config is None and kind not in [*METHODS]:  # a list: values from a file may be unhashable
         if not recorded or not isinstance(kind, str):
-            raise unknown("method type", kind, METHOD_TYPES)
-        return Elsewhere(kind, json.dumps(method, sort_keys=True))
-    return from_plain(config or METHOD_TYPES[kind], method, "method")
+            raise unknown("method type", kind, METHODS)
+        return ForeignConfig(kind, json.dumps(method, sort_keys=True))
+    return from_plain(config or METHODS[kind].Config, method, "method")
 
 
 def spec_from_plain(data: Mapping[str, Any], config: type | None = None, *, recorded: bool = False) -> RunSpec:
-    """The spec that a file holds; unknown keys are refused by name. `config` is the type of a method elsewhere.
+    """The spec in a file; unknown keys are refused by name. `config` is the config type of a foreign method.
 
-    What is `recorded` may be of a method elsewhere without it.
+    A `recorded` spec may be of a foreign method whose type is not given.
     """
     if not isinstance(data, Mapping) or not isinstance(data.get("method"), Mapping):
         raise SpecError("a spec is a mapping with the fields scenario, method, schedule and seed")
@@ -191,7 +198,7 @@ def with_seed(spec: RunSpec, seed: int) -> RunSpec:
 
 
 def demo_specs(seed: int, smallest: bool = False) -> dict[str, RunSpec]:
-    """The runs of the demo, on one stream: the same network, memory and number of updates."""
+    """The runs of the demo, on one stream with the same network, memory and number of updates."""
     schedule: Schedule = SMOKE if smallest else DEMO
     scenario = EXPERIMENTS["digits"]
     return {

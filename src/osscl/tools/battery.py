@@ -1,4 +1,4 @@
-"""The battery: what every method must do, tried on a toy stream. Made for methods written elsewhere, too."""
+"""`check_method`: what every method must do, tried on a toy stream; for methods of other packages, too."""
 
 import tempfile
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 
 from osscl.data.images import ImageBank, Labeled, concat
 from osscl.methods.base import Discerning, Method, Runtime, Schedule, Setting, State, StepReport
+from osscl.runs.run import threads_for
 from osscl.storage import read_state, write_state
 from osscl.stream.build import build_stream
 from osscl.stream.scenario import ScenarioSpec
@@ -82,9 +83,9 @@ class Maker:
     setting: Setting
     runtime: Runtime = field(default_factory=Runtime)
 
-    def __call__(self, keep: Callable[[bool], None] = lambda edge: None, updates: int | None = FEW) -> Method:
+    def __call__(self, checkpoint: Callable[[bool], None] = lambda end: None, updates: int | None = FEW) -> Method:
         setting = replace(self.setting, schedule=Schedule("toy", max_updates=updates))
-        return self.method(self.config, setting, replace(self.runtime, keep=keep))
+        return self.method(self.config, setting, replace(self.runtime, maybe_checkpoint=checkpoint))
 
 
 def maker(method: Callable[[Any, Setting, Runtime], Method], config: object, stream: Stream) -> Maker:
@@ -119,12 +120,13 @@ def check_method(method: type, config: object | None = None) -> None:
         config = method.Config()
     stream = toy_stream()
     make = maker(method, config, stream)
-    for check in CHECKS:
-        try:
-            check(make, stream)
-        except Exception as error:
-            error.add_note(f"seen in {check.__name__}: {check.__doc__}")
-            raise
+    with threads_for(make()):
+        for check in CHECKS:
+            try:
+                check(make, stream)
+            except Exception as error:
+                error.add_note(f"seen in {check.__name__}: {check.__doc__}")
+                raise
 
 
 # ----- the claims
@@ -246,11 +248,13 @@ def check_continues_exactly(make: Maker, stream: Stream) -> None:
     agent = make(edges.append)
     reports, images = _learn(agent, stream), held_out(stream).images
     _claim(
-        "continues exactly", bool(edges), "learn() never calls runtime.keep(), so that no run could stop inside a step"
+        "continues exactly",
+        bool(edges),
+        "learn() never calls runtime.maybe_checkpoint()",
     )
     for k in _moments(edges):
         resumed, told = _interrupted(make, stream, k)
-        where = f"stopped at keep() number {k + 1} of {len(edges)} and reloaded"
+        where = f"stopped at maybe_checkpoint() number {k + 1} of {len(edges)} and reloaded"
         same = torch.equal(_answers(agent, images), _answers(resumed, images))
         _claim("continues exactly", same, f"{where}, it ends in other predictions")
         for t, (one, other) in enumerate(zip(reports, told, strict=True)):
@@ -337,7 +341,7 @@ def _loaded(claim: str, agent: Method, state: State) -> Method:
 
 
 def _moments(edges: list[bool], most: int = 4) -> list[int]:
-    """A few calls of keep() from all over the run, those at the edges of phases among them."""
+    """A few calls of maybe_checkpoint() from all over the run, those at the edges of phases among them."""
     chosen: set[int] = set()
     for calls in (range(len(edges)), [k for k, edge in enumerate(edges) if edge]):
         chosen |= {calls[round(i * (len(calls) - 1) / (most - 1))] for i in range(most) if calls}
@@ -345,25 +349,33 @@ def _moments(edges: list[bool], most: int = 4) -> list[int]:
 
 
 def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[StepReport]]:
-    """An instance that was stopped at call k of keep(), saved, loaded into a new one and finished there."""
+    """An instance that was stopped at call k of maybe_checkpoint(), saved, loaded into a new one and finished there."""
     left, saved = iter(range(k)), []
 
-    def keep(_: bool) -> None:
+    def checkpoint(_: bool) -> None:
         if next(left, None) is None:
             saved.append(_reloaded(agent.state()))
             raise Interrupted
 
-    agent = make(keep)
+    agent = make(checkpoint)
     reports: list[StepReport] = []
     try:
         for t in range(len(stream)):
             reports.append(agent.learn(stream.step(t)))
     except Interrupted:
         pass
-    _claim("continues exactly", len(saved) == 1, f"stopped at keep() number {k + 1}, it went on to call it again")
+    _claim(
+        "continues exactly",
+        len(saved) == 1,
+        f"stopped at checkpoint {k + 1}, it called again",
+    )
     resumed = _loaded("continues exactly", make(), saved[0])
     name = difference(saved[0], _reloaded(resumed.state()))
-    _claim("continues exactly", name is None, f"{name} is lost where a state of keep() number {k + 1} is saved again")
+    _claim(
+        "continues exactly",
+        name is None,
+        f"{name} is lost where checkpoint {k + 1} is loaded",
+    )
     return resumed, reports + _learn(resumed, stream, len(reports))
 
 

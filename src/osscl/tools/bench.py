@@ -20,11 +20,13 @@ from osscl.device import Replay, device_name, precision_of, prepare, synchronise
 from osscl.learn.optimiser import Descent
 from osscl.losses.contrastive import nt_xent
 from osscl.methods import URSL
-from osscl.methods.base import PhaseLog, Progress, Runtime, Schedule, Setting
-from osscl.methods.learner import Learner, Lesson
-from osscl.methods.reference import Reference
+from osscl.methods.base import Phases, Progress, Runtime, Schedule, Setting
+from osscl.methods.gate import Segregated
+from osscl.methods.reference import Reference, ReferenceConfig
+from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
 from osscl.runs.record import commit
 from osscl.seeding import seeded
+from osscl.stream.step import Step
 from osscl.vision.augment import Augmentation, draws, two_views
 from osscl.vision.encoder import Encoder, EncoderConfig, ImageFormat, frozen_copy, new_encoder
 
@@ -132,23 +134,27 @@ class World:
         """The loop as runs have it: rows, draws, views, update, rate, progress."""
         meter = Meter(self.spec, self.device)
         runtime = Runtime(self.device, self.precision, progress=meter.progress)
-        config = URSL.reference.__class__(net=self.spec.net, batch=self.spec.batch, optimiser=URSL.reference.optimiser)
-        Reference(config, self.setting, runtime).learn(self.images, 0, PhaseLog(runtime))
+        config = ReferenceConfig(net=self.spec.net, batch=self.spec.batch, optimiser=URSL.reference.optimiser)
+        phases = Phases(self.setting, runtime)
+        phases.begin_step(0)
+        Reference(config, self.setting, phases).learn(self.images, 0)
         return 2 * self.spec.batch / meter.seconds(), meter.first
 
     def learner(self) -> tuple[float, float]:
-        """Seconds an update with a supervised batch, a guide batch and both teachers."""
+        """Seconds per update of the learner's loop, with both batches and both teachers."""
         meter = Meter(self.spec, self.device)
         runtime = Runtime(self.device, self.precision, progress=meter.progress)
-        config = URSL.learner.__class__(
+        learner = LearnerConfig(
             net=self.spec.net, batch=self.spec.batch, optimiser=URSL.learner.optimiser, epochs=10**6
-        )
-        learner = Learner(config, self.setting, runtime)
-        learner.remember_past()
+        )  # fmt: skip
+        agent = Ursl(UrslConfig(ReferenceConfig(net=self.spec.net), learner=learner), self.setting, runtime)
         n = min(3000, self.spec.pool)
         labels = torch.randint(0, 20, (n,), generator=self.rng, device=self.device)
-        lesson = Lesson(Labeled(self.images[:n], labels), (n, 0, 0), labels < 10, self.images[:4000], self.net())
-        learner.learn(lesson, 0, PhaseLog(runtime))
+        step = Step(1, tuple(range(10)), Labeled(self.images[:n], labels), self.images[:0])
+        agent.phases.begin_step(1)
+        agent.past = agent.teacher(agent.learner)
+        agent.reference.history["0"] = "bench"  # type: ignore[union-attr]
+        agent.train_learner(step, Segregated(Labeled(self.images[:0], labels[:0]), self.images[n:4000]))
         return meter.seconds(), meter.first
 
     def _rate(self, call: Callable[[], Tensor]) -> tuple[float, float]:

@@ -15,14 +15,14 @@ from osscl.data.images import Labeled
 from osscl.device import Replay, device_name, precision_of, prepare, synchronise
 from osscl.errors import unknown
 from osscl.learn.optimiser import Descent, OptimiserConfig
-from osscl.methods import CONFIGURATIONS, METHODS
+from osscl.methods import CONFIGURATIONS, method_class
 from osscl.methods.base import Progress, Runtime, Schedule, Setting
 from osscl.runs.record import commit
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.tools.bench import CIFAR
 from osscl.vision.augment import Augmentation
-from osscl.vision.encoder import Classifier, frozen_copy, placed
+from osscl.vision.encoder import Classifier, build_on_device, frozen_copy
 
 CLASSES = 10  # a step
 LABELED, UNLABELED, MEMORY = 1000, 4000, 200
@@ -45,7 +45,7 @@ PASSES = {
     "co2l-p": Passes("learner", (1024,), (1024,)),
     "gd": Passes("model", (128,), (128, 128)),
     "dm": Passes("model", (320,), (192,)),
-    "gem": Passes("model", (32 + MEMORY,), backward=2),
+    "gem-joint": Passes("model", (32 + MEMORY,), backward=2),
     "icarl": Passes("model", (32,), (32,)),
 }
 
@@ -100,7 +100,7 @@ def _cost(
     watch = StopWatch(passes.phase, updates, device)
     runtime = Runtime(device, precision_of(device), progress=watch.progress)
     schedule = Schedule("bench", max_updates=updates * (repeats + 1))
-    agent: Any = METHODS[type(CONFIGURATIONS[name])](
+    agent: Any = method_class(CONFIGURATIONS[name])(
         on_backbone(CONFIGURATIONS[name], backbone), Setting(CIFAR, Augmentation(), MEMORY, 0, schedule), runtime
     )
     for t in range(2):
@@ -131,7 +131,7 @@ def _step(t: int, device: torch.device) -> Step:
 
 def bare_seconds(passes: Passes, device: torch.device, updates: int, repeats: int, backbone: str) -> float:
     """Of the same passes on views that are there already, captured as one: the median of several stretches."""
-    net = placed(lambda: Classifier(backbone, CIFAR, precision_of(device)), seeded(0, "bench"), device)
+    net = build_on_device(lambda: Classifier(backbone, CIFAR, precision_of(device)), seeded(0, "bench"), device)
     net.head.grow(2 * CLASSES, seeded(0, "bench head"))
     teacher = frozen_copy(net)
     net.learning(True)

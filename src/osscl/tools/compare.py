@@ -142,7 +142,7 @@ def pair_by_setting(first: Sequence[RunRecord], second: Sequence[RunRecord], any
 
     Different streams are refused, or paired by seed alone with `anyway`.
     """
-    for setting_key in (setting_of, stream_setting):
+    for setting_key in (comparison_setting, comparison_stream):
         left, right = (_grouped(setting_key, records) for records in (first, second))
         shared = [key for key in left if key in right]
         found = [_checked_pairs(left[key], right[key], anyway) for key in shared]
@@ -156,16 +156,16 @@ def pair_by_setting(first: Sequence[RunRecord], second: Sequence[RunRecord], any
     return [pairs]
 
 
-def setting_of(record: RunRecord) -> Hashable:
+def comparison_setting(record: RunRecord) -> Hashable:
     """What runs share that differ in method and seed only."""
     spec = record.spec
     return spec.scenario, spec.stream, spec.schedule, record.evaluated_on, tuple(sorted(record.content.items()))
 
 
-def stream_setting(record: RunRecord) -> Hashable:
+def comparison_stream(record: RunRecord) -> Hashable:
     """The setting without the memory, on which no row of a stream depends."""
     spec = record.spec
-    return setting_of(replace(record, spec=replace(spec, scenario=replace(spec.scenario, memory=0))))
+    return comparison_setting(replace(record, spec=replace(spec, scenario=replace(spec.scenario, memory=0))))
 
 
 def _grouped(key: Callable[[RunRecord], Hashable], records: Sequence[RunRecord]) -> dict[Hashable, list[RunRecord]]:

@@ -1,7 +1,7 @@
-"""Recipes side by side, judged on validation rows: of the reference network, and of the head of a finished run."""
+"""Compare recipes on validation rows: of the reference network, and of the head of a finished run."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from osscl.config import override
 from osscl.data.images import Labeled, concat
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError
-from osscl.learn.linear_head import HeadConfig
-from osscl.methods.base import Method, PhaseLog, Progress, Runtime
-from osscl.methods.co2l import Co2l, Co2lConfig
-from osscl.methods.gate import Look, open_gate
+from osscl.methods.base import PhaseReport, Phases, Progress, Runtime
+from osscl.methods.co2l import Co2lConfig
+from osscl.methods.gate import fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.runs.evaluate import evaluate
@@ -26,7 +25,7 @@ from osscl.runs.model import load, read_spec
 from osscl.runs.run import load_banks, setting_of
 from osscl.runs.spec import RunSpec
 from osscl.stream.build import build_stream
-from osscl.stream.step import Step, Stream
+from osscl.stream.step import Stream
 from osscl.vision.encoder import Encoder, in_chunks
 
 SHOTS = (25, 5)
@@ -34,13 +33,16 @@ SHOTS = (25, 5)
 
 @dataclass(frozen=True)
 class Variant:
-    """One recipe and what became of it."""
+    """One recipe and its result."""
 
     changes: tuple[str, ...]  # to the reference's config
-    loss: float  # of the last update
+    loss: float | None  # of the last update; None for random weights
     # n-shot nearest-class-mean accuracy in % over all classes, on validation rows; None where a class has fewer labels
     shots: dict[str, float | None]
-    auroc: float | None  # of the gate at the first step, classes met against the rest
+    centered_shots: dict[str, float | None]  # the same with features centred on U_1: robust to a common direction
+    effective_rank: float  # of the features of U_1, see `effective_rank`; collapse is a rank near 1
+    width: int  # of the features
+    auroc: float | None  # of the gate at the first step, classes seen against the rest
     seconds: float
     updates: int
 
@@ -48,26 +50,28 @@ class Variant:
 def study_references(
     spec: RunSpec, variants: Sequence[Sequence[str]], epochs: int, data: Path | None = None, device: str = "auto"
 ) -> list[Variant]:
-    """Train each variant on U_1 alone for `epochs` epochs. Every choice made by this is made on validation rows."""
+    """Train each variant on U_1; the first result is that of random weights. All are judged on validation rows."""
     if not spec.scenario.related and not spec.scenario.unrelated:
-        raise SpecError("there is no U_1 to study: this experiment has no unlabelled images")
+        raise SpecError("this experiment has no unlabelled images, so there is no U_1 to study")
     for field in changed_fields(variants):
         if field in ("pretrained", "epochs_first", "epochs_later"):
-            raise SpecError(f"a study trains on U_1 for as many epochs as it is told: leave out {field}")
+            raise SpecError(f"a study trains on U_1 for --epochs epochs: leave out {field}")
     where = pick_device(device)
     prepare(where)
     if not spec.scenario.validation_share:
         spec = replace(spec, scenario=replace(spec.scenario, validation_share=0.1))
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
     config: UrslConfig = spec.method
-    return [
+    random = _study(spec, stream, config.reference, (), where, trains=False)
+    return [random] + [
         _study(spec, stream, replace(override(config.reference, v), epochs_first=epochs), v, where) for v in variants
     ]
 
 
 def _study(
-    spec: RunSpec, stream: Stream, config: ReferenceConfig, changes: Sequence[str], device: torch.device
-) -> Variant:
+    spec: RunSpec, stream: Stream, config: ReferenceConfig, changes: Sequence[str], device: torch.device, *,
+    trains: bool = True,
+) -> Variant:  # fmt: skip
     losses: list[Tensor] = []
 
     def progress(where: Progress) -> None:
@@ -75,28 +79,46 @@ def _study(
 
     setting = setting_of(spec, stream)
     runtime = Runtime(device, precision_of(device), progress=progress)
-    reference = Reference(config, setting, runtime)
-    log, step = PhaseLog(runtime), stream.step(0)
-    reference.learn(step.unlabeled, 0, log)
-    look = Look(spec.method.gate, reference.encoder, setting.augmentation, spec.seed, ("gate", 0))
-    gate = open_gate(look, step.labeled, step.new_classes)
-    scores, _ = gate.score(look.for_scores(step.unlabeled))
-    cost = log.reports["reference"]
+    phases, step = Phases(setting, runtime), stream.step(0)
+    phases.begin_step(0)
+    reference = Reference(config, setting, phases)
+    if trains:
+        reference.learn(step.unlabeled, 0)
+    gate = fit_gate(spec.method.gate, reference.encoder, step.labeled, step.new_classes, setting, 0)
+    scores, _ = gate.score(in_chunks(reference.encoder, step.unlabeled))
+    features = in_chunks(reference.encoder.features, step.unlabeled)
+    cost = phases.log.reports.get("reference", PhaseReport("reference", 0.0))
     return Variant(
-        tuple(changes), float(losses[0]), n_shot(reference.encoder, stream),
-        metrics.auroc(scores.cpu(), stream.truth(0).seen), cost.seconds, cost.updates,
-    )  # fmt: skip
+        tuple(changes) if trains else ("random weights",),
+        float(losses[0]) if losses else None,
+        n_shot(reference.encoder, stream),
+        n_shot(reference.encoder, stream, features.mean(0)),
+        effective_rank(features),
+        features.shape[1],
+        metrics.auroc(scores.cpu(), stream.truth(0).seen),
+        cost.seconds,
+        cost.updates,
+    )
+
+
+def effective_rank(features: Tensor) -> float:
+    """exp of the entropy of the normalised singular values of centred features (n, d) (Roy and Vetterli, 2007)."""
+    x = features.double() - features.double().mean(0)
+    values = torch.linalg.eigvalsh(x.T @ x).clamp(min=0).sqrt()
+    p = values / values.sum().clamp(min=1e-12)
+    return float(torch.exp(-(p * p.clamp(min=1e-12).log()).sum()))
 
 
 def changed_fields(variants: Sequence[Sequence[str]]) -> list[str]:
     return [change.partition("=")[0].strip() for variant in variants for change in variant]
 
 
-def n_shot(encoder: Encoder, stream: Stream) -> dict[str, float | None]:
-    """Nearest class mean of the first n labels of every class, met or not: a diagnosis, not a method."""
+def n_shot(encoder: Encoder, stream: Stream, center: Tensor | None = None) -> dict[str, float | None]:
+    """Nearest class mean of the first n labels of every class, seen or not: a diagnosis, not a method."""
     known = concat(*(stream.step(t).labeled for t in range(len(stream))))
     asked = concat(*(stream.evaluation(t) for t in range(len(stream))))
-    features, tests = (F.normalize(in_chunks(encoder.features, rows.images), dim=1) for rows in (known, asked))
+    raw = (in_chunks(encoder.features, rows.images) for rows in (known, asked))
+    features, tests = (F.normalize(x if center is None else x - center, dim=1) for x in raw)
     fewest = int(known.labels.unique(return_counts=True)[1].min())
     return {
         str(n): 100 * nearest_mean_accuracy(features, known, tests, asked, n) if n <= fewest else None for n in SHOTS
@@ -112,7 +134,7 @@ def nearest_mean_accuracy(features: Tensor, known: Labeled, tests: Tensor, asked
 
 @dataclass(frozen=True)
 class HeadVariant:
-    """One way to fit the head of a trained agent, and what came of it."""
+    """One way to fit the head of a trained agent, and its result."""
 
     changes: tuple[str, ...]  # to the head's config
     final: float  # % over all classes, on validation rows
@@ -122,56 +144,21 @@ class HeadVariant:
 def study_heads(
     folder: Path, variants: Sequence[Sequence[str]], data: Path | None = None, device: str = "auto"
 ) -> list[HeadVariant]:
-    """Fit heads anew to the network of a finished run, on its last step and the memory as updated after it."""
+    """Refit the head of a finished run, on its last step and the memory as updated after it."""
     spec, where = read_spec(folder), pick_device(device)
     if spec.stream is not None:
-        raise SpecError(f"heads are studied on streams that scenario and seed make; {folder} had one from a file")
+        raise SpecError(f"{folder} used a stream file; heads are studied on streams that scenario and seed define")
     if not isinstance(spec.method, UrslConfig | Co2lConfig) or not spec.scenario.validation_share:
-        raise SpecError(f"heads are studied on a run of ursl or co2l with --validation; {folder} holds another one")
-    if "memory" in changed_fields(variants):
-        raise SpecError("the memory is as updated after the last step here: leave out head.memory")
+        raise SpecError(f"heads are studied on runs of ursl, ursl-plus or co2l with --validation, not {folder}")
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
-    agent = load(folder, device).agent
-    step = stream.step(len(stream) - 1)
-    # A config's own demands on its head are made here: Co2L has no gate and no reference.
-    configs: list[Any] = [override(spec.method, [f"head.{change}" for change in changes]) for changes in variants]
-    fit = _ursl_heads(agent, step, configs) if isinstance(agent, Ursl) else _co2l_heads(agent, step)
-    results = []
-    for changes, config in zip(variants, configs, strict=True):
+    agent: Any = load(folder, device).agent
+    step, results = stream.step(len(stream) - 1), []
+    for changes in variants:
         began = time.perf_counter()
-        fit(config)
+        agent.config = override(spec.method, [f"head.{change}" for change in changes])
+        if isinstance(agent, Ursl):
+            agent.fit_head(step, agent.segregate(step))
+        else:
+            agent.fit_head(step)
         results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
     return results
-
-
-def _ursl_heads(agent: Ursl, step: Step, configs: Sequence[UrslConfig]) -> Callable[[Any], None]:
-    """Fits URSL's heads by a config; refuses what the run has not kept."""
-    heads, found = [config.head for config in configs], agent.segregate(step)
-    if found is None and any(head.reference or head.pseudo != "none" for head in heads):
-        raise SpecError("reference and pseudo need a reference network, and this run has none")
-    if agent.heads.called is None and any(head.pseudo == "past" for head in heads):
-        raise SpecError("pseudo=past needs the agent as it was before the last step, which this run has not kept")
-    if any(head.carried and not _networks_of(head) <= set(agent.heads.carrier.places) for head in heads):
-        raise SpecError(
-            "carried=true needs a run with head.carried on the same networks: this one has carried less along"
-        )
-
-    def fit(config: UrslConfig) -> None:
-        agent.heads.config = config.head
-        agent.fit_heads(step, found)
-
-    return fit
-
-
-def _co2l_heads(agent: Method, step: Step) -> Callable[[Any], None]:
-    assert isinstance(agent, Co2l)
-
-    def fit(config: Co2lConfig) -> None:
-        agent.config = config
-        agent.head = agent.fit_head(step)
-
-    return fit
-
-
-def _networks_of(head: HeadConfig) -> set[str]:
-    return {"learner", "reference"} if head.reference > 0 else {"learner"}

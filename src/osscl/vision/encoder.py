@@ -1,4 +1,4 @@
-"""Encoder = backbone f and projector g; both of the paper's networks are one."""
+"""Networks: an Encoder is a backbone f and a projector g; classifiers end in a linear layer that grows."""
 
 import copy
 import math
@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import added_later, require, require_declared
 from osscl.device import fused
 from osscl.vision.backbones import BACKBONES, require_backbone
 
-CHUNK = 1024  # images a forward pass without gradients; one shape, so that one compiled graph serves them all
-WIDEST = 65536  # layer that a config may ask for
+CHUNK = 1024  # images per forward pass without gradients; one shape, so one compiled graph
+WIDEST = 65536  # widest layer that a config may request
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class EncoderConfig:
     hidden: int | None = None  # width of the projector's hidden layer; the backbone's where None
     dim: int = 128  # d, the size of z
     projector_norm: bool = False  # batch norm in the projector
+    output_norm: bool = added_later(False, legacy=False)  # batch norm on the projector's output, as in SimSiam
 
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
@@ -36,7 +37,7 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """What every image of a run looks like, and the one normaliser that all of them pass."""
+    """Shape of every image of a run, and the mean and standard deviation that normalise it."""
 
     channels: int
     size: int
@@ -47,20 +48,20 @@ class ImageFormat:
         require(self.size % 8 == 0, self, "size", "divisible by 8")
 
 
-class Body(nn.Module):
-    """The backbone f of a network, with the normaliser before it; x is uint8, or float in [0, 1]."""
+class BackboneModule(nn.Module):
+    """A backbone f behind input normalisation; x is uint8, or float in [0, 1]."""
 
     def __init__(self, backbone: str, images: ImageFormat, precision: torch.dtype) -> None:
         super().__init__()
         self.precision = precision
-        self.compiles = True  # where the device profits; see `fused`
+        self.compiles = True  # large batches on CUDA, see `fused`
         self.backbone = BACKBONES[backbone](images.channels)
         self.width = self.backbone.width
         self.register_buffer("mean", torch.tensor(images.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(images.std).view(1, -1, 1, 1), persistent=False)
 
     def learning(self, on: bool) -> Self:
-        """Training mode with gradients, or evaluation mode without: two modes, and two compiled graphs, in all."""
+        """Switch between training mode with gradients and evaluation mode without: two compiled graphs in all."""
         return self.train(on).requires_grad_(on)
 
     def features(self, x: Tensor) -> Tensor:
@@ -69,19 +70,18 @@ class Body(nn.Module):
         return features(_unit(x), self)  # type: ignore[no-any-return]
 
 
-Net = TypeVar("Net", bound=Body)
+Net = TypeVar("Net", bound=BackboneModule)
 
 
-class Encoder(Body):
-    """z = g(f(x)) on the unit sphere; x is uint8, or float in [0, 1]."""
+class Encoder(BackboneModule):
+    """z = g(f(x)) on the unit sphere."""
 
     def __init__(self, config: EncoderConfig, images: ImageFormat, precision: torch.dtype = torch.float32) -> None:
         super().__init__(config.backbone, images, precision)
-        self.projector = projector(self.width, config.hidden or self.width, config.dim, norm=config.projector_norm)
-
-    def project(self, x: Tensor) -> Tensor:
-        """g(f(x)), (n, d), before it is put on the sphere."""
-        return _project(_unit(x), self)
+        hidden = config.hidden or self.width
+        self.projector = projector(
+            self.width, hidden, config.dim, norm=config.projector_norm, output_norm=config.output_norm
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """z, (n, d), unit rows."""
@@ -89,17 +89,11 @@ class Encoder(Body):
         return embed(_unit(x), self)  # type: ignore[no-any-return]
 
 
-# Functions of (x, net), not methods: networks of one shape then share one compiled graph, their weights its inputs.
+# Functions of (x, net), not methods, so that networks of one shape share one compiled graph.
 @fused
-def features_of(x: Tensor, net: Body) -> Tensor:
-    """f(x) of any network with a body, (n, width) float32."""
+def features_of(x: Tensor, net: BackboneModule) -> Tensor:
+    """f(x), (n, width) float32."""
     return _backbone(x, net).float()
-
-
-@fused
-def _project(x: Tensor, net: Encoder) -> Tensor:
-    with torch.autocast(x.device.type, net.precision, enabled=net.precision != torch.float32):
-        return net.projector(_backbone(x, net)).float()  # type: ignore[no-any-return]
 
 
 @fused
@@ -113,29 +107,28 @@ def _unit(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x
 
 
-def _backbone(x: Tensor, net: Body) -> Tensor:
+def _backbone(x: Tensor, net: BackboneModule) -> Tensor:
     x = ((x - net.mean) / net.std).contiguous(memory_format=torch.channels_last)  # type: ignore[operator]
     with torch.autocast(x.device.type, net.precision, enabled=net.precision != torch.float32):
         return net.backbone(x)  # type: ignore[no-any-return]
 
 
-def projector(inputs: int, hidden: int, outputs: int, *, norm: bool) -> nn.Sequential:
-    """A two-layer perceptron; Co2L's shape, biases on."""
-    layers: list[nn.Module] = [nn.Linear(inputs, hidden)]
-    if norm:
-        layers.append(nn.BatchNorm1d(hidden))
-    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(hidden, outputs))
+def projector(inputs: int, hidden: int, outputs: int, *, norm: bool, output_norm: bool = False) -> nn.Sequential:
+    """A two-layer perceptron with biases, as in Co2L; with batch norm after either layer."""
+    layers: list[nn.Module] = [nn.Linear(inputs, hidden), *([nn.BatchNorm1d(hidden)] if norm else [])]
+    last: list[nn.Module] = [nn.Linear(hidden, outputs), *([nn.BatchNorm1d(outputs)] if output_norm else [])]
+    return nn.Sequential(*layers, nn.ReLU(), *last)
 
 
 def new_encoder(
     config: EncoderConfig, images: ImageFormat, rng: torch.Generator, device: torch.device, precision: torch.dtype
 ) -> Encoder:
-    """A network with random weights that depend on `rng` (a CPU generator) alone, wherever the network lives."""
-    return placed(lambda: Encoder(config, images, precision), rng, device)
+    """A network whose random weights depend on `rng` (a CPU generator) alone, not on the device."""
+    return build_on_device(lambda: Encoder(config, images, precision), rng, device)
 
 
-def placed(make: Callable[[], Net], rng: torch.Generator, device: torch.device) -> Net:
-    """What `make` makes, with the random weights of `rng`, laid out as the device likes it, not learning."""
+def build_on_device(make: Callable[[], Net], rng: torch.Generator, device: torch.device) -> Net:
+    """Build a network with weights drawn from `rng` and move it to the device, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(rng.initial_seed())
         net = make()
@@ -143,7 +136,7 @@ def placed(make: Callable[[], Net], rng: torch.Generator, device: torch.device) 
 
 
 def frozen_copy(net: Net, *, batch_statistics: bool = False) -> Net:
-    """A teacher: it never learns. With `batch_statistics` its norms go by the batch at hand (as Co2L's code has it)."""
+    """A teacher that never learns. With `batch_statistics` its batch norms use the batch (as in Co2L's code)."""
     teacher = copy.deepcopy(net).learning(False)
     if batch_statistics:
         for module in teacher.modules():
@@ -153,8 +146,14 @@ def frozen_copy(net: Net, *, batch_statistics: bool = False) -> Net:
 
 
 @torch.no_grad()
+def embed_frozen(teacher: Encoder, x: Tensor) -> Tensor:
+    """z of a teacher, without gradients."""
+    return teacher(x)  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
 def in_chunks(function: Callable[..., Tensor], *inputs: Tensor, chunk: int = CHUNK) -> Tensor:
-    """`function` over all rows of the inputs without gradients, `chunk` rows at a time, the last filled up on CUDA."""
+    """Apply `function` without gradients, `chunk` rows at a time; on CUDA the last one is padded to the same shape."""
     if not len(inputs[0]):
         return function(*(given.new_zeros(1, *given.shape[1:]) for given in inputs))[:0]
     parts = []
@@ -168,7 +167,7 @@ def in_chunks(function: Callable[..., Tensor], *inputs: Tensor, chunk: int = CHU
 
 
 class eval_mode:
-    """The network in evaluation mode inside the block, as it was after it."""
+    """Evaluation mode inside the block; the previous mode after it."""
 
     def __init__(self, net: nn.Module) -> None:
         self.net = net
@@ -181,8 +180,8 @@ class eval_mode:
         self.net.train(self.was_training)
 
 
-class Rows(nn.Module):
-    """One weight row and one bias for each class met; more rows are added as classes come."""
+class GrowingLinear(nn.Module):
+    """A linear layer with one row per class seen so far."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -190,7 +189,7 @@ class Rows(nn.Module):
         self.bias = nn.Parameter(torch.empty(0))
 
     def grow(self, more: int, rng: Generator) -> None:
-        """Rows for `more` classes, drawn from `rng` (a CPU generator) as torch's linear layers are; old rows stay."""
+        """Add rows for `more` classes, initialised from `rng` (a CPU generator) like torch's linear layers."""
         bound = 1 / math.sqrt(self.weight.shape[1])
         drawn = (2 * torch.rand(more, self.weight.shape[1] + 1, generator=rng) - 1).to(self.weight.device) * bound
         learns = self.weight.requires_grad
@@ -198,13 +197,13 @@ class Rows(nn.Module):
         self.bias = nn.Parameter(torch.cat((self.bias.detach(), drawn[:, -1])), learns)
 
     def restart(self, k: int, rng: Generator) -> None:
-        """New rows for `k` classes in place of all that were there."""
+        """Replace all rows by new ones for `k` classes."""
         self.weight = nn.Parameter(self.weight.detach()[:0], self.weight.requires_grad)
         self.bias = nn.Parameter(self.bias.detach()[:0], self.bias.requires_grad)
         self.grow(k, rng)
 
     def shape_as(self, state: dict[str, Tensor], prefix: str) -> None:
-        """As many rows as a saved state has, to load it into."""
+        """Resize to the number of rows of a saved state, before loading it."""
         device, learns = self.weight.device, self.weight.requires_grad
         self.weight = nn.Parameter(torch.empty_like(state[prefix + "weight"], device=device), learns)
         self.bias = nn.Parameter(torch.empty_like(state[prefix + "bias"], device=device), learns)
@@ -213,44 +212,44 @@ class Rows(nn.Module):
         return F.linear(features, self.weight, self.bias)
 
 
-class Classifier(Body):
-    """Logits (n, classes met) by a linear head."""
+class Classifier(BackboneModule):
+    """Logits (n, classes seen) from a linear head."""
 
     def __init__(self, backbone: str, images: ImageFormat, precision: torch.dtype) -> None:
         super().__init__(backbone, images, precision)
-        self.head = Rows(self.width)
+        self.head = GrowingLinear(self.width)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take a saved state over, whatever number of classes it has."""
+        """Load a saved state with any number of classes."""
         self.head.shape_as(state, "head.")
         self.load_state_dict(state)
 
 
-class Deconfident(Body):
-    """DeConf-C of Generalized ODIN, as DistillMatch has it: h_k(x) / g(x); h is high where x is of a class met."""
+class Deconfident(BackboneModule):
+    """DeConf-C of Generalized ODIN, as in DistillMatch: h_k(x) / g(x); h is high for images of classes seen."""
 
     def __init__(self, backbone: str, images: ImageFormat, precision: torch.dtype) -> None:
         super().__init__(backbone, images, precision)
-        self.rows = Rows(self.width)  # directions of the classes; their biases play no part
+        self.rows = GrowingLinear(self.width)  # one direction per class; the biases are unused
         self.scale = nn.Linear(self.width, 1, bias=False)
         self.scale_norm = nn.BatchNorm1d(1)
         self.divisor = nn.Linear(self.width, 1)
         self.divisor_norm = nn.BatchNorm1d(1)
 
     def scores(self, features: Tensor) -> Tensor:
-        """h: scaled cosines, (n, classes met)."""
+        """h: scaled cosines, (n, classes seen)."""
         cosines = F.normalize(features, dim=1) @ F.normalize(self.rows.weight, dim=1).T
         return self.scale_norm(self.scale(features)).exp() * cosines  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
-        """h / g, (n, classes met): what is trained."""
+        """h / g, (n, classes seen): the logits that are trained."""
         features = self.features(x)
         return self.scores(features) / self.divisor_norm(self.divisor(features)).sigmoid()  # type: ignore[no-any-return]
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Take a saved state over, whatever number of classes it has."""
+        """Load a saved state with any number of classes."""
         self.rows.shape_as(state, "rows.")
         self.load_state_dict(state)
