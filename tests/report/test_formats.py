@@ -12,7 +12,6 @@ from osscl.report.formats import (
     Column,
     Number,
     ResultTable,
-    prose,
     to_csv,
     to_html,
     to_latex,
