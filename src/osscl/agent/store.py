@@ -18,9 +18,9 @@ from osscl.agent.inputs import StepInput
 from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
-from osscl.runs.checkpoint import occupied, set_aside
+from osscl.runs.checkpoint import occupied
 from osscl.runs.model import read_entry
-from osscl.storage import SUFFIX, aside, read_state, write_text
+from osscl.storage import SUFFIX, aside, read_state, set_aside, write_text
 
 FORMAT = 2  # of an agent's files; those of osscl 0.1.0 have no number
 
@@ -141,7 +141,9 @@ def is_interrupted(folder: Path, finished: bool = False) -> bool:
     model, checkpoint = model_file(folder), checkpoint_file(folder)
     if not model.is_file() and not checkpoint.is_file():
         raise DataError(f"no agent in {folder}: `osscl fit` creates one")
-    saved = None if finished or not checkpoint.is_file() else read_state(checkpoint, tensors=False)
+    saved = (
+        None if finished or not checkpoint.is_file() else read_state(checkpoint, tensors=False, damaged_as_none=True)
+    )
     if saved is None and not model.is_file():
         raise DataError(f"{checkpoint} is damaged: move it away to start over")
     learned = contents_of(_read_finished(folder)) if model.is_file() else None
@@ -159,7 +161,7 @@ def earlier_models(folder: Path) -> dict[str, Path]:
 
 def _read_finished(folder: Path) -> dict[str, Any]:
     earlier = [*earlier_models(folder)]
-    if earlier and read_state(model_file(folder), tensors=False) is None:
+    if earlier and read_state(model_file(folder), tensors=False, damaged_as_none=True) is None:
         raise DataError(f"{model_file(folder)} is damaged: `osscl back {folder} {earlier[-1]}` restores an earlier one")
     return require_agent(read_entry(folder, tensors=False), model_file(folder))
 
@@ -189,7 +191,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
             require_loadable(require_agent(read_entry(folder, name), earlier[name]))
         except OTHER_VERSION as error:
             raise DataError(f"{earlier[name]} was saved by another version ({type(error).__name__}: {error})") from None
-        now = read_state(model_file(folder), tensors=False)
+        now = read_state(model_file(folder), tensors=False, damaged_as_none=True)
         if now is not None:
             keep_earlier(folder, contents_of(require_agent(now, model_file(folder))))
         elif model_file(folder).is_file():
@@ -202,7 +204,7 @@ def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[s
     checkpoint = checkpoint_file(folder)
     if not checkpoint.is_file():
         return None
-    entry = read_state(checkpoint, tensors=False)
+    entry = read_state(checkpoint, tensors=False, damaged_as_none=True)
     sound = isinstance(entry, dict) and isinstance(entry.get("history"), list)
     before, begun = (contents_of(entry), entry.get("begun")) if entry and sound else (None, None)
     if before == learned and begun == content:
@@ -222,7 +224,7 @@ def keep_earlier(folder: Path, learned: list[str]) -> None:
         if not name.exists():
             _copy(model_file(folder), name)
             return
-        if contents_of(read_state(name, tensors=False) or {}) == learned:
+        if contents_of(read_state(name, tensors=False, damaged_as_none=True) or {}) == learned:
             return
 
 
