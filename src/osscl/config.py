@@ -16,6 +16,7 @@ import yaml
 from osscl.errors import SpecError, shown, unknown
 
 T = TypeVar("T")
+PLAIN_TYPES = (str, bool, int, float)
 LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # numbers that tensors and JSON can hold
 
 # The declared types of a dataclass; without the cache, reading a hundred records takes a second longer.
@@ -188,6 +189,8 @@ def _changed(spec: Any, group: Group, where: str) -> Any:
 
 def convert(hint: Any, value: Any, where: str) -> Any:
     """`value`, as read from JSON, YAML or a command line, in the type that a field declares."""
+    if type(value) is hint and hint in PLAIN_TYPES and (hint in (str, bool) or abs(value) <= LARGEST[hint]):
+        return value  # fast path: most values of a record
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any:
         return value
