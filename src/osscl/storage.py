@@ -122,7 +122,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the exclusive lock of a folder, created if necessary, and remove the drafts of killed processes from it.
 
     The operating system releases the lock when the process ends, however it ends."""
-    lock = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
+    lock = FileLock(folder / ".lock", thread_local=False, blocking=False, fallback_to_soft=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -141,7 +141,7 @@ def is_locked(folder: Path) -> bool:
     """Whether a process holds the lock of a folder; False where that cannot be found out."""
     if not (folder / ".lock").exists():
         return False
-    lock = FileLock(folder / ".lock", blocking=False, fallback_to_soft=False)
+    lock = FileLock(folder / ".lock", thread_local=False, blocking=False, fallback_to_soft=False)
     try:
         lock.acquire()
     except Timeout:

@@ -68,7 +68,7 @@ def test_a_record_that_does_not_fit_together_is_named(refused, tmp_path):
     kept = next((RESULTS / "h200").glob("*.json"))
     data = json.loads(kept.read_text())
     (tmp_path / "one.json").write_text(json.dumps({**data, "overall": data["overall"][1:]}))
-    problem = "one.json cannot be read as a record: accuracy, overall and steps are not those of"
+    problem = "one.json cannot be read as a record: accuracy, overall and steps must have"
     assert refused("report", "one.json", words=problem).count("\n") == 1
     (tmp_path / "empty").mkdir()
     assert f"skipped: {problem}" in refused("report", "one.json", "empty", words="no record of a finished run")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from osscl.data import benchmarks, cache
-from osscl.data.benchmarks import DATASETS, EMBEDDED, READERS, Verified, dataset, load_bank, verify
+from osscl.data.benchmarks import DATASETS, EMBEDDED, READERS, Verified, dataset, load_bank, verify_dataset
 from osscl.data.images import Decoded
 from osscl.errors import DataError, SpecError
 
@@ -193,21 +193,21 @@ def test_verify_reads_the_sources_whole_and_finds_a_changed_byte(tmp_path: Path,
     monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], content=None))
     monkeypatch.setattr(cache, "_sample", lambda path, size: b"")  # none of the sampled bytes changes
     content = load_bank("cifar10", tmp_path, tmp_path / "cache").content
-    assert verify("cifar10", tmp_path, tmp_path / "cache") == Verified("cifar10", content, None, content)
+    assert verify_dataset("cifar10", tmp_path, tmp_path / "cache") == Verified("cifar10", content, None, content)
     batch = folder / "data_batch_3"
     times, whole = batch.stat().st_mtime_ns, bytearray(batch.read_bytes())
     whole[len(whole) // 2] ^= 1
     batch.write_bytes(whole)
     os.utime(batch, ns=(times, times))
-    found = verify("cifar10", tmp_path, tmp_path / "cache")
+    found = verify_dataset("cifar10", tmp_path, tmp_path / "cache")
     assert found.cached == content != found.content and "differs from its decoded copy" in str(found.problem)
 
 
 def test_verify_compares_with_the_official_content(tmp_path: Path):
     write_cifar10(tmp_path)
-    found = verify("cifar10", tmp_path, tmp_path / "cache")
+    found = verify_dataset("cifar10", tmp_path, tmp_path / "cache")
     assert found.cached is None and "differs from the official data" in str(found.problem)
-    assert verify("digits", tmp_path, tmp_path / "cache").problem is None
+    assert verify_dataset("digits", tmp_path, tmp_path / "cache").problem is None
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path):

@@ -12,7 +12,6 @@ from osscl.report.formats import (
     Column,
     Number,
     ResultTable,
-    prose,
     to_csv,
     to_html,
     to_latex,
@@ -151,11 +150,7 @@ def test_a_terminal_shows_title_rows_and_notes_within_its_width(width):
     assert max(map(len, lines)) <= width and lines[0] == "T̂ & <U_t>" and lines[-1] == "Another one."
 
 
-@pytest.mark.parametrize("ours", [Number(11.4, 0.2, 3, "min"), None])
-def test_minutes_and_missing_values_have_no_bar(ours):
-    page = to_html(ResultTable("T", (Column("row"), Column("ours", "mean", ours=True)), [("p05", ours)]))
-    assert 'class="bar' not in page and 'tabindex="0" role="region"' in page
-
-
-def test_symbols_are_set_low_and_other_words_left_alone():
-    assert prose("τ_id, SL_t−1, learner_batch") == "<i>τ</i><sub>id</sub>, <i>SL</i><sub>t−1</sub>, learner_batch"
+def test_a_table_can_be_scrolled_by_keyboard_and_shows_the_papers_symbols():
+    page = to_html(ResultTable("T & U", (Column("set"),), [("τ_id, SL_t−1, learner_batch",)]))
+    assert 'tabindex="0" role="region" aria-label="T &amp; U"' in page
+    assert "<i>τ</i><sub>id</sub>, <i>SL</i><sub>t−1</sub>, learner_batch" in page

@@ -245,7 +245,7 @@ class Verified:
         return None
 
 
-def verify(name: str, data_dir: Path | str, cache_dir: Path) -> Verified:
+def verify_dataset(name: str, data_dir: Path | str, cache_dir: Path) -> Verified:
     """Read all files of a data set, ignoring the cache, and compare their content with what it should be."""
     spec, folder = dataset(name), folder_of(name, data_dir)
     if folder is None:

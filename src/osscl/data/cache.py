@@ -56,7 +56,7 @@ SAMPLED_FILES, SAMPLED_BLOCKS, BLOCK = 64, 16, 4096  # of a folder, of a file, a
 
 def fingerprint(folder: Path) -> str:
     """Hash of the names, sizes and times of all files below a folder and of sampled bytes: all files are too many to
-    read at every load, see `benchmarks.verify`."""
+    read at every load, see `benchmarks.verify_dataset`."""
     digest = blake2b(f"{FORMAT}\n".encode(), digest_size=8)
     files = sorted(_files(folder, ""))
     for name, size, changed, _ in files:
