@@ -238,7 +238,7 @@ def runs(
     shown = table("run", "final %", "forgetting", "minutes")
     methods = [method_name(record) for record in records]
     for record, method in zip(records, methods, strict=True):
-        final, minutes = f"{number(record.final)} {record.evaluated_on}", number(tables.minutes(record))
+        final, minutes = f"{number(record.final)} {record.evaluated_on}", number(record.minutes)
         shown.add_row(f"{_title(record.spec, method)}\n{record.id}", final, number(record.forgetting), minutes)
     states = {file: "running" if is_occupied(file.parent) else _state(file.parent) for file in unfinished}
     for file, spec in unfinished.items():

@@ -93,7 +93,3 @@ def _gate_ends(run: RunRecord) -> tuple[float | None, float | None]:
 
 def markdown(records: Iterable[RunRecord]) -> str:
     return to_markdown(headline_table(records))
-
-
-def minutes(record: RunRecord) -> float | None:
-    return record.minutes
