@@ -4,20 +4,20 @@ from dataclasses import replace
 
 from osscl.config import override
 from osscl.methods import CONFIGURATIONS
-from osscl.report.naming import method_name, setting_words
+from osscl.report.naming import method_label, setting_words
 
 
 def test_a_record_keeps_the_name_that_it_ran_under(ursl):
     config = override(CONFIGURATIONS["ursl-plus"], ["learner.epochs=200"])
     changed = replace(ursl, configuration="ursl-plus", spec=replace(ursl.spec, method=config))
-    assert method_name(changed) == "ursl-plus, learner.epochs=200"
+    assert method_label(changed) == "ursl-plus, learner.epochs=200"
 
 
 def test_a_changed_method_is_named_by_what_was_changed(ursl):
     method = replace(ursl.spec.method, learner=replace(ursl.spec.method.learner, gamma=0.0))
     changed = replace(ursl, configuration="ursl*", spec=replace(ursl.spec, method=method))
-    assert method_name(changed) == "ursl, learner.gamma=0"
-    assert method_name(ursl) == "ursl"
+    assert method_label(changed) == "ursl, learner.gamma=0"
+    assert method_label(ursl) == "ursl"
 
 
 def test_settings_that_differ_in_any_field_differ_in_words(ursl):

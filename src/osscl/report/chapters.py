@@ -9,8 +9,8 @@ from osscl.config import plain
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER, SMOKE
 from osscl.paper.tables import published_of
-from osscl.report.naming import changes, method_name, unusual_words
-from osscl.report.tables import grouped
+from osscl.report.naming import changes, method_label, unusual_words
+from osscl.report.tables import runs_by_method
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import describe_schedule, display_name
 from osscl.tools.compare import PairedDifference
@@ -172,10 +172,10 @@ class Chapter:
 def chapters_of(records: Iterable[RunRecord]) -> list[Chapter]:
     """Chapters never mix schedules, settings, or test and validation rows."""
     found: dict[object, list[Entry]] = {}
-    for runs in grouped(records):
+    for runs in runs_by_method(records):
         spec = runs[0].spec
         key = (spec.scenario, spec.schedule, spec.stream, runs[0].evaluated_on)
-        found.setdefault(key, []).append(Entry(method_name(runs[0]), tuple(runs)))
+        found.setdefault(key, []).append(Entry(method_label(runs[0]), tuple(runs)))
     return [Chapter(tuple(sorted(entries, key=lambda entry: -entry.mean))) for entries in found.values()]
 
 

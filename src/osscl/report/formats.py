@@ -196,7 +196,6 @@ def latex_text(text: str) -> str:
 def to_rich(table: ResultTable, width: int) -> "Group":
     """Title, table and notes for a terminal of this width."""
     from rich import box
-    from rich.cells import cell_len
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -204,15 +203,25 @@ def to_rich(table: ResultTable, width: int) -> "Group":
     shown = table.shown()
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     cells = [[value_text(value) for value in row] for row in shown.rows]
-    names = [i for i, column in enumerate(shown.columns) if column.kind == "text"][:2]
-    longest = [max(map(cell_len, [shown.columns[i].name, *(row[i] for row in cells)])) for i in names]
-    whole = sum(longest) + ROOM * (len(shown.columns) - len(names)) <= width  # names that are copied are not broken
+    whole = _unbroken(shown, cells, width)
     for i, column in enumerate(shown.columns):
         justify: Any = "right" if column.kind == "number" else "left"
-        made.add_column(column.name, overflow="fold", justify=justify, no_wrap=whole and i in names)
+        made.add_column(column.name, overflow="fold", justify=justify, no_wrap=i in whole)
     for row in cells:
         made.add_row(*row)
     return Group(Text(table.title), Text(), made, Text(), *map(Text, table.notes))
+
+
+def _unbroken(table: ResultTable, cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The first two text columns, or the first, if the others have room: names that are copied are not broken."""
+    from rich.cells import cell_len
+
+    names = [i for i, column in enumerate(table.columns) if column.kind == "text"]
+    for kept in (names[:2], names[:1]):
+        longest = [max(map(cell_len, [table.columns[i].name, *(row[i] for row in cells)])) for i in kept]
+        if sum(longest) + ROOM * (len(table.columns) - len(kept)) <= width:
+            return kept
+    return []
 
 
 @functools.cache

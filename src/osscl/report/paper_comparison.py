@@ -278,10 +278,10 @@ def _recorded(known: Records) -> Iterator[_Shown]:
 def _shown_table(known: Records, shown: _Shown) -> ResultTable:
     if shown.table.id in TABLES:
         return paper_table(shown.table, known, shown.schedule, shown.seeds)
-    return gate_table(shown.table, outcome(shown.table.cells[0], known, shown.schedule, shown.seeds), shown.seeds)
+    return figure_table(shown.table, outcome(shown.table.cells[0], known, shown.schedule, shown.seeds), shown.seeds)
 
 
-def gate_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTable:
+def figure_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTable:
     """A figure of the paper as numbers."""
     about = f"Schedule {found.schedule.name}, {seeds_told(found.seeds, seeds)}, n={len(found.records)}."
     return curves.gate_table(f"{table.id}: {table.heading}", [about, *sentences(table.all_notes)], found.records)

@@ -7,7 +7,7 @@ from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER
 from osscl.paper.tables import published_of
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_markdown
-from osscl.report.naming import method_name, setting_words
+from osscl.report.naming import method_label, setting_words
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import display_name
 
@@ -21,7 +21,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
+def runs_by_method(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Groups of records that differ in their seed only; those of one setting together, best first."""
     groups: dict[object, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: record.spec.seed):
@@ -38,7 +38,7 @@ def _place(runs: Sequence[RunRecord]) -> tuple[str, str, str, float]:
 
 def headline_table(records: Iterable[RunRecord]) -> ResultTable:
     """One row per setting and method: ours, the paper's at its schedule, the gate, the time."""
-    rows = [headline_values(runs) for runs in grouped(records)]
+    rows = [headline_values(runs) for runs in runs_by_method(records)]
     theirs = (
         "The paper's numbers are means over three runs of its full schedule, of the same method; beside ursl-plus, of "
         "its URSL. They are not shown beside shorter schedules."
@@ -57,7 +57,7 @@ def headline_values(runs: Sequence[RunRecord]) -> Row:
     )  # fmt: skip
     gates = [mean_number(side, 3) for side in zip(*map(_gate_ends, runs), strict=True)]
     return (
-        setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name,
+        setting_words(first.spec.scenario), method_label(first), first.spec.schedule.name,
         tuple(run.spec.seed for run in runs), first.evaluated_on, final, paper,
         mean_number([run.forgetting for run in runs]), *gates, mean_number([run.minutes for run in runs]),
         "; ".join(sorted({run.made_by.device for run in runs})),
