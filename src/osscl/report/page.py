@@ -61,6 +61,7 @@ def build_page(
         method_steps=METHOD_STEPS,
         drawing=_own("method.svg"),
         css=_own("page.css"),
+        charts=_own("charts.js"),
         script=_own("page.js"),
         data=data,
         version=__version__,
