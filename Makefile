@@ -14,10 +14,10 @@ test: types
 types: .venv/tested
 	$(BIN)/mypy
 
-# Everything that is optional; with it and OSSCL_ALL_TESTS=1 no test is skipped but those that need a GPU.
+# All optional dependencies; with them and OSSCL_ALL_TESTS=1 only tests that need a GPU are skipped.
 complete: .venv/complete
 
-# Builds a wheel, installs it into an empty environment and runs the demo at its smallest size there.
+# Build a wheel, install it in an empty environment and run the smallest demo there.
 wheel: .venv/tested
 	rm -rf build dist build-env
 	$(BIN)/python -m build --wheel --outdir dist

@@ -1,12 +1,12 @@
 """osscl: continual learning from few labels in an open world.
 
-The public names are imported when they are first asked for: `import osscl` costs nothing until then.
+Public names are imported on first use, so `import osscl` is quick.
 """
 
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PUBLIC = {
     "CONFIGURATIONS": "osscl.methods",

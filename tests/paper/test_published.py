@@ -1,4 +1,4 @@
-"""Every cell against an independent transcription of the paper: its numbers, and the setting of its run."""
+"""Every cell compared with an independent transcription of the paper: its numbers and the setting of its run."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import yaml
 
 from osscl.config import flat, plain
 from osscl.methods.base import PAPER
+from osscl.paper.cells import Published
 from osscl.paper.tables import CHOSEN, FIGURES, TABLES, chosen_rows, published_of, search_rows
 from osscl.runs.spec import configuration
 from osscl.tools.search_space import PAPER as SPACE
@@ -53,7 +54,7 @@ def expect_ablation(cell, related=9000, unrelated=9000, peripheral=("cifar10",))
 
 
 def expect_values(id, values, changes=None, **scenario):
-    """Cells of one column against a mapping of the page: numbers, scenario and what differs from `ursl`."""
+    """Compare the cells of one column with the transcription: numbers, scenario and changes of `ursl`."""
     assert len([cell for table, cell in EVERY if table == id and cell.published]) == len(values)
     for row, pair in values.items():
         cell = named(id, f"{row}/ursl")
@@ -63,7 +64,7 @@ def expect_values(id, values, changes=None, **scenario):
 
 
 def difference(cell):
-    """What of a cell's method is not `ursl`'s."""
+    """The fields in which a cell's method differs from `ursl`."""
     ours, base = flat(plain(cell.spec(PAPER, 0).method)), flat(plain(configuration("ursl")))
     return {field: value for field, value in ours.items() if value != base[field]}
 
@@ -159,7 +160,7 @@ def test_the_chosen_values_are_the_papers_and_as_printed_has_them_all():
     assert shown["learner.start"][-2:] == ["random", "reference"] and set(CHOSEN) <= set(shown)
 
 
-def test_after_and_before_are_worlds_without_unrelated_images():
+def test_after_and_before_have_no_unrelated_images():
     page = PRINTED["T9"]["values"]
     for row in ("after", "before"):
         cell = named("T9", f"{row}/ursl")
@@ -218,7 +219,7 @@ def test_the_networks_are_the_papers():
         assert method.reference.batch == method.learner.batch == PRINTED["T14"]["batch_size"]
 
 
-def test_the_memory_policies_are_run_on_the_setting_that_their_numbers_are_of():
+def test_the_memory_policies_are_run_in_the_setting_of_their_numbers():
     used = PRINTED["T15"]["config_used"]
     policies = {"low_confidence": "low", "high_confidence": "high", "rainbow": "rainbow", "random": "random"}
     for key, pair in PRINTED["T15"]["values"].items():
@@ -259,12 +260,12 @@ OF_THE_PAPER = [(id, cell) for id, cell in EVERY if cell.configuration not in SI
 OF_COMPETITORS = [(id, cell) for id, cell in EVERY if cell.configuration in SIZES]
 
 
-def test_every_cell_is_held_against_some_papers_hyperparameters():
+def test_every_cell_is_compared_with_some_papers_hyperparameters():
     assert (len(OF_THE_PAPER), len(OF_COMPETITORS), len(EVERY)) == (129, 50, 179)
 
 
 @pytest.mark.parametrize(("id", "cell"), OF_THE_PAPER, ids=lambda value: getattr(value, "name", value))
-def test_hyperparameters_are_the_papers_optimiser_and_head_aside(id, cell):
+def test_hyperparameters_are_the_papers_except_optimiser_and_head(id, cell):
     allowed = {change.partition("=")[0] for change in cell.changes}
     if cell.configuration == "ursl-plus":
         allowed |= {"learner.epochs"}  # ours
@@ -291,7 +292,7 @@ def test_icarl_has_the_rate_that_suits_each_main_set(id, rate, epochs):
     assert (method.optimiser.rate, method.optimiser.min_rate, method.epochs) == (rate, rate, epochs)
 
 
-def test_ursl_plus_stands_beside_every_cell_of_ursl_as_it_is_and_has_no_published_number():
+def test_ursl_plus_is_beside_every_cell_of_unchanged_ursl_without_a_published_number():
     for id, cell in EVERY:
         if cell.configuration == "ursl" and not cell.changes and cell.measure == "accuracy" and cell.published:
             twin = named(id, f"{cell.row}/ursl-plus")
@@ -309,13 +310,13 @@ def test_every_number_of_the_page_is_carried():
 def test_names_are_unique_and_a_scenario_finds_its_number():
     assert len({(id, cell.name) for id, cell in EVERY}) == len(EVERY)
     ursl = configuration("ursl")
-    assert published_of(named("T2", "p10-cifar10/ursl").scenario, ursl) == (37.5, 0.4)
+    assert published_of(named("T2", "p10-cifar10/ursl").scenario, ursl) == Published(37.5, 0.4)
     assert published_of(named("T10", "only-supervised/ursl").scenario, ursl) is None
 
 
-def test_a_number_stands_beside_the_run_of_its_cell_and_no_other():
+def test_a_published_number_is_found_for_the_run_of_its_cell_only():
     cell = named("T2", "all-labels/icarl")
-    assert published_of(cell.scenario, cell.spec(PAPER, 0).method) == (34.4, 0.8)
+    assert published_of(cell.scenario, cell.spec(PAPER, 0).method) == Published(34.4, 0.8)
     assert published_of(cell.scenario, configuration("icarl")) is None  # another rate than the cell's
 
 
@@ -333,13 +334,13 @@ def test_a_number_stands_beside_the_run_of_its_cell_and_no_other():
 )
 def test_an_ablation_finds_its_number_and_minutes_are_no_accuracy(table, cell, theirs):
     found = named(table, cell)
-    assert published_of(found.scenario, found.spec(PAPER, 0).method) == theirs
+    assert published_of(found.scenario, found.spec(PAPER, 0).method) == Published(*theirs)
     elsewhere = named("T2", "p10-cifar10/ursl").scenario
     if found.changes:
         assert published_of(elsewhere, found.spec(PAPER, 0).method) is None
 
 
-def test_tables_that_share_a_cell_agree_on_its_number_but_where_the_paper_does_not():
+def test_tables_that_share_a_cell_agree_on_its_number_except_where_the_paper_does_not():
     """One setting of T3 is printed twice, as 15.1 and 15.0."""
     numbers = {}
     for _, cell in EVERY:

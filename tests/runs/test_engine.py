@@ -1,4 +1,4 @@
-"""Where runs are carried out changes nothing of what they find."""
+"""The engine of runs does not change their results."""
 
 import contextlib
 import functools
@@ -14,10 +14,9 @@ import pytest
 from osscl.errors import Diverged, Occupied, SpecError, Stopped, UserError
 from osscl.methods import CONFIGURATIONS, URSL
 from osscl.methods.base import SMOKE
-from osscl.paper.plan import reference_of
 from osscl.runs import engine as engines
 from osscl.runs.checkpoint import Options, Unwatched, occupied
-from osscl.runs.engine import Engine, carry_out, part_of_a_gpu
+from osscl.runs.engine import Engine, part_of_a_gpu, reference_key, run_specs
 from osscl.runs.record import record_to_plain
 from osscl.runs.spec import EXPERIMENTS, make_spec, with_seed
 
@@ -28,7 +27,7 @@ SPECS = [BASE, SOFTER, with_seed(BASE, 1)]
 
 
 def findings(record):
-    """A record without what tells where and when it was made, and how long that took."""
+    """A record without where, when and how fast it was made."""
     plain = record_to_plain(record)
     del plain["made_by"]
     for step in plain["steps"]:
@@ -53,8 +52,8 @@ def of(name, **changes):
 
 def test_ablations_of_the_learner_and_of_the_memory_share_a_reference():
     more = replace(BASE, scenario=replace(BASE.scenario, memory=40))
-    assert reference_of(BASE) == reference_of(SOFTER) == reference_of(more)
-    assert reference_of(of("ursl")) == reference_of(of("ursl-plus")) == reference_of(of("co2l-p"))
+    assert reference_key(BASE) == reference_key(SOFTER) == reference_key(more)
+    assert reference_key(of("ursl")) == reference_key(of("ursl-plus")) == reference_key(of("co2l-p"))
 
 
 @pytest.mark.parametrize(
@@ -68,12 +67,12 @@ def test_ablations_of_the_learner_and_of_the_memory_share_a_reference():
     ids=["seed", "schedule", "world", "reference"],
 )
 def test_another_seed_schedule_world_or_recipe_is_another_reference(other):
-    assert reference_of(BASE) != reference_of(other)
+    assert reference_key(BASE) != reference_key(other)
 
 
-def test_methods_without_a_reference_wait_for_nobody():
+def test_methods_without_a_reference_wait_for_no_other_run():
     alone = [of("labels-only"), of("co2l"), of("co2l-j")]
-    assert [reference_of(spec) for spec in alone] == [None] * len(alone)
+    assert [reference_key(spec) for spec in alone] == [None] * len(alone)
 
 
 # ----- here
@@ -82,48 +81,48 @@ def test_methods_without_a_reference_wait_for_nobody():
 @pytest.fixture
 def calls(monkeypatch):
     seen = []
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: seen.append(spec.id) or spec)
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: seen.append(spec.id) or spec)
     return seen
 
 
 def test_a_spec_that_is_listed_twice_runs_once(calls):
-    assert list(carry_out([BASE, SOFTER, BASE], Options())) == [BASE, SOFTER]
+    assert list(run_specs([BASE, SOFTER, BASE], Options())) == [BASE, SOFTER]
     assert calls == [BASE.id, SOFTER.id]
 
 
-def test_runs_begin_one_by_one_as_their_records_are_asked_for(calls):
-    records = carry_out(SPECS, Options())
+def test_runs_start_one_by_one_as_their_records_are_requested(calls):
+    records = run_specs(SPECS, Options())
     next(records)
     assert calls == [BASE.id]
 
 
-def test_each_run_has_a_watcher_of_its_own(monkeypatch):
+def test_each_run_has_its_own_watcher(monkeypatch):
     watchers = []
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: watchers.append(options.watcher))
-    list(carry_out(SPECS, Options(), watch=lambda spec: contextlib.nullcontext(spec.id)))
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: watchers.append(options.watcher))
+    list(run_specs(SPECS, Options(), watch=lambda spec: contextlib.nullcontext(spec.id)))
     assert watchers == [spec.id for spec in SPECS]
 
 
-def test_a_run_that_diverges_does_not_keep_the_others_from_being_run(monkeypatch):
-    def run(spec, options, stream=None):
+def test_a_run_that_diverges_does_not_stop_the_others(monkeypatch):
+    def run(spec, options, **_):
         if spec == BASE:
             raise Diverged("the loss is nan")
         return spec
 
     monkeypatch.setattr(engines, "run", run)
     done = []
-    with pytest.raises(UserError, match=f"1 of 3 runs came to nothing.*{BASE.id}: the loss is nan"):
-        for record in carry_out(SPECS, Options()):
+    with pytest.raises(UserError, match=f"1 of 3 runs failed.*{BASE.id}: the loss is nan"):
+        for record in run_specs(SPECS, Options()):
             done.append(record)
     assert done == SPECS[1:]
     with pytest.raises(Diverged, match=r"^the loss is nan$"):
-        list(carry_out([BASE], Options()))
+        list(run_specs([BASE], Options()))
 
 
-def test_a_run_of_another_process_is_asked_for_again_after_the_others(monkeypatch):
+def test_a_locked_run_is_tried_again_after_the_others(monkeypatch):
     calls = []
 
-    def run(spec, options, stream=None):
+    def run(spec, options, **_):
         calls.append(spec.id)
         if spec == BASE and (len(calls) == 1 or busy):
             raise Occupied("another process is at work")
@@ -131,22 +130,22 @@ def test_a_run_of_another_process_is_asked_for_again_after_the_others(monkeypatc
 
     monkeypatch.setattr(engines, "run", run)
     busy = False
-    assert list(carry_out(SPECS, Options())) == [*SPECS[1:], BASE]
+    assert list(run_specs(SPECS, Options())) == [*SPECS[1:], BASE]
     assert calls == [*(spec.id for spec in SPECS), BASE.id]
     busy = True
-    with pytest.raises(UserError, match=f"1 of 3 runs came to nothing.*{BASE.id}: another process"):
-        list(carry_out(SPECS, Options()))
+    with pytest.raises(UserError, match=f"1 of 3 runs failed.*{BASE.id}: another process"):
+        list(run_specs(SPECS, Options()))
 
 
 def test_minutes_bound_all_runs_together(monkeypatch):
     clock, left = iter(range(0, 6000, 30)), []
     monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(engines, "run", lambda spec, options, stream=None: left.append(options.max_minutes))
-    list(carry_out(SPECS, Options(max_minutes=1.2)))
+    monkeypatch.setattr(engines, "run", lambda spec, options, **_: left.append(options.max_minutes))
+    list(run_specs(SPECS, Options(max_minutes=1.2)))
     assert left == pytest.approx([0.7, 0.2, 0.0])
 
 
-def test_parts_of_a_gpu_make_no_times():
+def test_times_on_part_of_a_gpu_do_not_count():
     assert [part_of_a_gpu({"CPU": 1.0, "GPU": share}) for share in (0.0, 0.25, 1.0, 2.0)] == [False, True, False, False]
 
 
@@ -154,7 +153,7 @@ def test_parts_of_a_gpu_make_no_times():
     "fields", [{"name": "slurm"}, {"address": "a:1"}, {"gpu_share": 0.5}, {"name": "ray", "gpu_share": 1.5},
                {"name": "ray", "gpu_share": 0.0}, {"name": "ray", "gpu_share": float("nan")}]
 )  # fmt: skip
-def test_an_engine_that_cannot_be_is_refused(fields):
+def test_an_invalid_engine_is_refused(fields):
     with pytest.raises(SpecError):
         Engine(**fields)
 
@@ -174,7 +173,7 @@ def cluster():
 
 
 class Killer(Unwatched):
-    """Kills the process that it looks on from, once."""
+    """Kills the process of its run, once."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -202,12 +201,12 @@ def refused(error, spec):
 
 
 def test_records_are_the_same_on_ray_though_a_worker_is_killed(cluster, here, monkeypatch):
-    local = {record.id: record for record in carry_out(SPECS, Options(out=here / "local"))}
+    local = {record.id: record for record in run_specs(SPECS, Options(out=here / "local"))}
     monkeypatch.setenv("OSSCL_CACHE", str(here / "another cache"))
     marks = here / "marks"
     marks.mkdir()
     out = Options(out=here / "ray")
-    made = {record.id: record for record in carry_out(SPECS, out, Engine("ray"), functools.partial(killed_once, marks))}
+    made = {record.id: record for record in run_specs(SPECS, out, Engine("ray"), functools.partial(killed_once, marks))}
     assert [path.name for path in marks.iterdir()] == [BASE.id]
     assert made.keys() == local.keys()
     for name, record in made.items():
@@ -215,30 +214,30 @@ def test_records_are_the_same_on_ray_though_a_worker_is_killed(cluster, here, mo
         assert len(list((here / "ray" / name).glob(f"{name}.json"))) == 1
     assert made[BASE.id].made_by.sessions == 2
     assert made[BASE.id].made_by.command == local[BASE.id].made_by.command
-    # The run that shares its reference came after, and found it.
+    # The run that shares the reference waited for it.
     assert all(phase.cached for step in made[SOFTER.id].steps for phase in step.phases if phase.name == "reference")
-    # Given again, nothing runs: these watchers would kill.
-    again = carry_out(SPECS, out, Engine("ray"), functools.partial(refused, UserError("ran again")))
+    # The second time nothing runs: these watchers would fail.
+    again = run_specs(SPECS, out, Engine("ray"), functools.partial(refused, UserError("ran again")))
     assert {record.id: record for record in again} == made
 
 
 @pytest.mark.parametrize("error", [UserError("told so"), Stopped()], ids=["mistake", "stop"])
-def test_what_ends_a_run_on_ray_is_what_ends_it_here(cluster, here, error):
+def test_an_error_on_ray_is_the_error_of_a_local_run(cluster, here, error):
     watch = functools.partial(refused, error)
     with pytest.raises(type(error)) as ended:
-        list(carry_out([BASE], Options(out=here / "ray"), Engine("ray"), watch))
+        list(run_specs([BASE], Options(out=here / "ray"), Engine("ray"), watch))
     assert type(ended.value) is type(error) and str(ended.value) == str(error)
 
 
 def test_our_own_bug_on_ray_keeps_its_traceback(cluster, here):
     watch = functools.partial(refused, ZeroDivisionError("a bug"))
     with pytest.raises(cluster.exceptions.RayTaskError, match="ZeroDivisionError: a bug"):
-        list(carry_out([BASE], Options(out=here / "ray"), Engine("ray"), watch))
+        list(run_specs([BASE], Options(out=here / "ray"), Engine("ray"), watch))
 
 
-def test_a_run_that_another_process_is_at_is_left_to_it(cluster, here):
+def test_a_run_that_is_locked_by_another_process_is_left_alone(cluster, here):
     with occupied(here / "ray" / BASE.id), pytest.raises(UserError, match="another process is at work"):
-        list(carry_out([BASE], Options(out=here / "ray"), Engine("ray")))
+        list(run_specs([BASE], Options(out=here / "ray"), Engine("ray")))
     assert not (here / "ray" / BASE.id / f"{BASE.id}.json").exists()
 
 
@@ -248,10 +247,10 @@ def diverges_first(spec):
     return contextlib.nullcontext(Unwatched())
 
 
-def test_a_run_that_diverges_on_ray_is_told_after_those_that_waited_for_it(cluster, here):
+def test_a_run_that_diverges_on_ray_is_reported_after_those_that_waited_for_it(cluster, here):
     done = []
-    with pytest.raises(UserError, match=f"1 of 2 runs came to nothing.*{BASE.id}: the loss is nan"):
-        for record in carry_out([BASE, SOFTER], Options(out=here / "ray"), Engine("ray"), diverges_first):
+    with pytest.raises(UserError, match=f"1 of 2 runs failed.*{BASE.id}: the loss is nan"):
+        for record in run_specs([BASE, SOFTER], Options(out=here / "ray"), Engine("ray"), diverges_first):
             done.append(record.id)
     assert done == [SOFTER.id]
 
@@ -265,37 +264,37 @@ def slowly(spec):
     return contextlib.nullcontext(Slow())
 
 
-def test_runs_on_ray_that_are_interrupted_save_their_state_and_go_on(cluster, here, monkeypatch):
+def test_interrupted_runs_on_ray_save_their_state_and_resume(cluster, here, monkeypatch):
     wait, spec = cluster.wait, with_seed(BASE, 5)
     folder = here / "ray" / spec.id
 
     def interrupted(*args, **kwargs):
-        while not (folder / "checkpoint.safetensors").exists():  # it has begun
+        while not (folder / "checkpoint.safetensors").exists():  # it has started
             time.sleep(0.05)
         monkeypatch.setattr(cluster, "wait", wait)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cluster, "wait", interrupted)
     with pytest.raises(Stopped):
-        list(carry_out([spec], Options(out=here / "ray"), Engine("ray"), slowly))
+        list(run_specs([spec], Options(out=here / "ray"), Engine("ray"), slowly))
     assert (folder / "checkpoint.safetensors").exists() and not (folder / f"{spec.id}.json").exists()
-    (record,) = carry_out([spec], Options(out=here / "ray"))  # nobody holds its folder any more
+    (record,) = run_specs([spec], Options(out=here / "ray"))  # its folder is no longer locked
     assert record.made_by.sessions == 2
 
 
 @pytest.mark.parametrize(
     ("engine", "device", "words"),
     [
-        (Engine("ray", gpu_share=0.5), "auto", "no node of the Ray cluster has 1 CPU and 0.5 GPU"),
-        (Engine("ray"), "cuda", "no node of the Ray cluster has 1 CPU and 1 GPU"),
-        (Engine("ray"), "cuda:1", "Ray hands out the GPUs"),
-        (Engine("ray", gpu_share=0.5), "cpu", "a GPU share goes with the device auto or cuda"),
+        (Engine("ray", gpu_share=0.5), "auto", "no node of the Ray cluster has the 1 CPU and 0.5 GPU"),
+        (Engine("ray"), "cuda", "no node of the Ray cluster has the 1 CPU and 1 GPU"),
+        (Engine("ray"), "cuda:1", "device must be auto, cpu or cuda"),
+        (Engine("ray", gpu_share=0.5), "cpu", "--gpu-share needs the device auto or cuda"),
     ],
     ids=["share", "cuda", "numbered", "cpu"],
 )
-def test_a_gpu_that_the_cluster_lacks_is_told_at_once(cluster, here, engine, device, words):
+def test_a_gpu_that_the_cluster_lacks_is_refused_at_once(cluster, here, engine, device, words):
     with pytest.raises(UserError, match=words):
-        list(carry_out([BASE], Options(out=here, device=device), engine))
+        list(run_specs([BASE], Options(out=here, device=device), engine))
 
 
 def test_a_command_joins_the_cluster_at_an_address(cluster, here):
@@ -308,7 +307,7 @@ def test_a_command_joins_the_cluster_at_an_address(cluster, here):
     assert len(list((here / "runs").glob("*/ursl-digits-tiny-s3-*.json"))) == 1
 
 
-def test_without_ray_the_command_says_how_to_get_it(refuses, monkeypatch):
+def test_without_ray_the_command_says_how_to_install_it(refuses, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     refuses(
         "run", "digits", "--schedule", "smoke", "--seeds", "0-1", "--engine", "ray", words='pip install "osscl[ray]"'
@@ -318,7 +317,7 @@ def test_without_ray_the_command_says_how_to_get_it(refuses, monkeypatch):
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere", "127.0.0.1:99999", "no.such.host.invalid:6379"]
 )
-def test_an_address_without_a_cluster_is_told_in_one_line(refuses, address):
+def test_an_address_without_a_cluster_is_refused_in_one_line(refuses, address):
     pytest.importorskip("ray")
     refuses("run", "digits", "--schedule", "smoke", "--engine", "ray", "--address", address, words=["Ray", address])
 
@@ -327,10 +326,10 @@ def test_an_address_without_a_cluster_is_told_in_one_line(refuses, address):
     ("flags", "words"),
     [
         (["--engine", "slurm"], "unknown engine 'slurm'; allowed: local, ray"),
-        (["--address", "a:1"], "give --engine ray"),
-        (["--gpu-share", "0.5"], "give --engine ray"),
-        (["--engine", "ray", "--gpu-share", "-1"], "GPU share must be in (0, 1]"),
+        (["--address", "a:1"], "need --engine ray"),
+        (["--gpu-share", "0.5"], "need --engine ray"),
+        (["--engine", "ray", "--gpu-share", "-1"], "gpu_share must be in (0, 1]"),
     ],
 )
-def test_engine_flags_that_make_no_sense_are_refused(refuses, flags, words):
+def test_invalid_engine_options_are_refused(refuses, flags, words):
     refuses("run", "digits", "--schedule", "smoke", *flags, words=words)

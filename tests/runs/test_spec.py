@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from osscl.cli.study import changes_of
+from osscl.cli.measure import changes_of
 from osscl.config import override
 from osscl.errors import SpecError
 from osscl.learn.optimiser import OptimiserConfig

@@ -1,4 +1,4 @@
-"""Scalars while a run goes on: what is written, how seldom the device is asked, and that nobody else pays for it."""
+"""Scalars of a run: what is written, how rarely the device is read, and no cost without the option."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import torch
 
 from osscl.methods.base import Progress
 from osscl.runs import track
-from osscl.runs.track import Together, Tracker, tracking
+from osscl.runs.track import BothWatchers, Tracker, tracking
 
 TINIER = [f"--set=schedule.{change}" for change in ("name=tiny", "max_updates=1", "row_cap=64")]
 SMALL = ["digits", "--schedule", "smoke", *TINIER]
@@ -35,7 +35,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def scalars(monkeypatch):
-    """A tracker that keeps what it would write."""
+    """Collect what a tracker would write."""
     written = []
     monkeypatch.setattr(Tracker, "_write", lambda self, *scalar: written.append(scalar))
     return written
@@ -48,11 +48,11 @@ def test_the_loss_is_read_at_most_once_every_few_seconds(clock, scalars, monkeyp
         clock.seconds += 0.01
         tracker.progress(0, 2, Progress("reference", update, 1000, 1024 * update, Loss()))
     assert Loss.reads <= 10 / track.EVERY + 1
-    speeds = [value for name, value, _ in scalars if name == "views a second/reference"]
+    speeds = [value for name, value, _ in scalars if name == "views per second/reference"]
     assert speeds == pytest.approx([1024 / 0.01] * len(speeds)) and speeds
 
 
-def test_speed_is_of_one_phase(clock, scalars):
+def test_speed_is_measured_within_one_phase(clock, scalars):
     tracker = Tracker(None)
     for phase, views in (("reference", 5000), ("learner", 100)):
         clock.seconds += 10
@@ -60,16 +60,16 @@ def test_speed_is_of_one_phase(clock, scalars):
     assert {name for name, *_ in scalars} == {"loss/reference", "loss/learner"}
 
 
-def test_both_who_look_on_see_everything():
+def test_both_watchers_see_everything():
     seen = []
     watcher = SimpleNamespace(progress=lambda *a: seen.append(a), stepped=lambda *a: seen.append(a))
-    both = Together(watcher, watcher)
+    both = BothWatchers(watcher, watcher)
     both.progress(0, 2, None)
     both.stepped(0, 2, 50.0, None)
     assert seen == [(0, 2, None)] * 2 + [(0, 2, 50.0, None)] * 2
 
 
-def test_a_run_that_is_finished_gets_no_file(tmp_path):
+def test_a_finished_run_gets_no_file(tmp_path):
     with tracking(tmp_path / "tensorboard"):
         pass
     assert not list(tmp_path.iterdir())
@@ -83,12 +83,12 @@ def test_a_tracked_run_can_be_read_by_tensorboard(typed, tmp_path):
     assert code == 0 and "accuracy" in shown
     (folder,) = (tmp_path / "runs").glob("*/tensorboard")
     events = EventAccumulator(str(folder)).Reload()
-    assert {"accuracy/all classes met", "gate/AUROC", "gate/precision"} <= set(events.Tags()["scalars"])
+    assert {"accuracy/all classes seen", "gate/AUROC", "gate/precision"} <= set(events.Tags()["scalars"])
     assert any(name.startswith("loss/") for name in events.Tags()["scalars"])
-    assert [event.step for event in events.Scalars("accuracy/all classes met")] == [1, 2, 3, 4, 5]
+    assert [event.step for event in events.Scalars("accuracy/all classes seen")] == [1, 2, 3, 4, 5]
 
 
-def test_without_the_flag_nothing_is_imported(tmp_path):
+def test_without_the_option_nothing_is_imported(tmp_path):
     code = (
         "import sys; sys.argv = ['osscl', *sys.argv[1:]]\n"
         "from osscl.cli import main\n"
@@ -102,7 +102,7 @@ def test_without_the_flag_nothing_is_imported(tmp_path):
     assert ended.returncode == 0, ended.stderr.decode()
 
 
-def test_a_tracker_that_is_not_known_or_not_there_is_refused(refuses, monkeypatch):
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused(refuses, monkeypatch):
     refuses("run", *SMALL, "--track", "wandb", words="unknown tracker 'wandb'; allowed: tensorboard")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     refuses("run", *SMALL, "--track", "tensorboard", words='pip install "osscl[track]"')

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from osscl.cli.bench import bench as bench_command
+from osscl.cli.measure import bench as bench_command
 from osscl.config import override
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
@@ -188,7 +188,7 @@ def test_methods_are_measured_one_by_one_and_kept_after_each(monkeypatch, tmp_pa
             device="cpu", methods=True, only=["icarl", "gem"], out=out, backbone="small", updates=1, repeats=2
         )
     assert [row["name"] for row in json.loads(out.read_text())["methods"]] == ["icarl"]
-    assert "icarl: 2.00 ms an update" in capsys.readouterr().err
+    assert "icarl: 2.00 ms per update" in capsys.readouterr().err
     with pytest.raises(SpecError, match="unknown method 'ewc'"):
         bench_command(**tiny, methods=True, only=["ewc"])
     with pytest.raises(SpecError, match="--methods"):

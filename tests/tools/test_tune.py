@@ -1,16 +1,16 @@
-"""A search looks at validation rows alone, prunes by what others had after the same step, goes on, and is shared."""
+"""A search uses validation rows only, prunes against other trials after the same step, resumes, and is shared."""
 
 import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from osscl.cli.tune import short_names
-from osscl.cli.tune import shown as listed
+from osscl.cli.tune import search_text, short_names, trial_words
 from osscl.errors import Diverged, SpecError, Stopped, UserError
 from osscl.methods import AS_PRINTED, CONFIGURATIONS, URSL
 from osscl.methods.base import SMOKE
@@ -21,14 +21,12 @@ from osscl.tools import tune as tuning
 from osscl.tools.search_space import PAPER, Choice, Range, Tied, changed, own_point, space_of
 from osscl.tools.tune import (
     Search,
-    Tried,
-    best,
+    TrialSummary,
+    best_trial,
     falls_behind,
-    held,
-    is_held,
     on_validation_rows,
     open_study,
-    tried,
+    trial_summaries,
     tune,
 )
 
@@ -61,13 +59,13 @@ def test_lists_ranges_and_ties_are_read_in_the_types_of_their_fields():
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("learner.lam", "a search is written"),
+        ("learner.lam", "a search must be"),
         ("learner.lambda=[1, 2]", "unknown field 'learner.lambda'"),
         ("lerner.lam=[1, 2]", "did you mean 'learner'"),
         ("learner.lam.x=[1]", "not a field of a group"),
         ("learner.lam=[1, -2]", "lam must be 0 or more"),
         ("learner.lam=[a]", "must be of type float"),
-        ("learner.lam=[]", "values are written"),
+        ("learner.lam=[]", "values must be a list"),
         ("learner.lam=[1", "cannot read the values"),
         ("learner.lam=0.1", "unknown field '0'"),
         ("learner.lam=learner.lamb", "unknown field 'learner.lamb'"),
@@ -120,9 +118,7 @@ def test_a_chain_of_ties_is_followed_to_its_end_and_a_circle_refused():
 
 
 def test_words_of_a_trial_that_went_on_count_steps_from_the_first():
-    from osscl.cli.tune import trial_words
-
-    assert "pruned after step 4" in trial_words(Tried(7, "pruned", (), {3: 40.0}, None, ""), {})
+    assert "pruned after step 4" in trial_words(TrialSummary(7, "pruned", (), {3: 40.0}, None, ""), {})
 
 
 def test_a_tied_field_follows():
@@ -160,7 +156,7 @@ def played(monkeypatch):
     pytest.importorskip("optuna")
     scripts, began = [], []
 
-    def carry_out_one(spec, options):
+    def run_one(spec, options):
         began.append(spec)
         overall = scripts.pop(0)
         for t, value in enumerate(overall):
@@ -169,25 +165,25 @@ def played(monkeypatch):
             options.watcher.stepped(t, len(overall), value, SimpleNamespace(gate=None, unlabeled=0))
         return SimpleNamespace(overall=overall, final=overall[-1])
 
-    monkeypatch.setattr(tuning, "carry_out_one", carry_out_one)
+    monkeypatch.setattr(tuning, "run_one", run_one)
     return SimpleNamespace(scripts=scripts, began=began)
 
 
 def states(plan):
-    return [trial.state for trial in tried(open_study(plan))]
+    return [trial.state for trial in trial_summaries(open_study(plan))]
 
 
 def test_a_trial_that_falls_behind_is_pruned_at_that_step(played, tmp_path):
     played.scripts[:] = [[90, 60, 50], [90, 70, 60], [95, 64, 99]]  # ahead of both at first: Optuna's rule would go on
     plan = search(tmp_path, prune_after=2)
     tune(plan, Options(), 3)
-    found = tried(open_study(plan))
+    found = trial_summaries(open_study(plan))
     assert [(trial.state, trial.by_step, trial.final) for trial in found] == [
         ("finished", {0: 90, 1: 60, 2: 50}, 50),
         ("finished", {0: 90, 1: 70, 2: 60}, 60),
         ("pruned", {0: 95, 1: 64}, None),
     ]  # fmt: skip
-    assert best(found) == found[1]
+    assert best_trial(found) == found[1]
 
 
 def test_no_trial_is_pruned_before_enough_are_finished(played, tmp_path):
@@ -233,7 +229,7 @@ def test_divergence_is_a_result_and_counts(played, tmp_path):
     played.scripts[:] = [[50, Diverged("training diverged at step 2")], [60, 60]]
     plan = search(tmp_path)
     tune(plan, Options(), 2)
-    found = tried(open_study(plan))
+    found = trial_summaries(open_study(plan))
     assert [(trial.state, trial.why) for trial in found] == [
         ("failed", "training diverged at step 2"), ("finished", "")
     ]  # fmt: skip
@@ -248,7 +244,7 @@ def test_values_that_are_not_admitted_together_are_a_failed_trial(played, tmp_pa
     )
     plan = search(tmp_path, space)
     tune(plan, Options(), 1)
-    assert [trial.state for trial in tried(open_study(plan))] == ["failed"] and not played.began
+    assert [trial.state for trial in trial_summaries(open_study(plan))] == ["failed"] and not played.began
 
 
 @pytest.mark.parametrize("error", [Stopped(), UserError("no data"), KeyboardInterrupt(), ZeroDivisionError()])
@@ -261,25 +257,20 @@ def test_a_trial_that_was_stopped_is_made_again_with_the_same_values(played, tmp
     assert played.began[1] == played.began[2] and states(plan) == ["finished"] * 3
 
 
-def test_the_trial_of_a_worker_that_is_gone_is_made_again(played, tmp_path):
+@pytest.mark.parametrize("silence", [0.0, 2.5])
+def test_optuna_retries_the_trial_of_a_worker_whose_heartbeat_stopped(played, tmp_path, monkeypatch, silence):
+    monkeypatch.setattr(tuning, "HEARTBEAT", 1)
+    monkeypatch.setattr(tuning, "GRACE", 1)
     plan = search(tmp_path)
     study = open_study(plan)
-    lost = study.ask()  # by a process that holds no lock: it was killed
+    lost = study.ask()
     lost.suggest_float("learner.optimiser.rate", 1e-4, 1e-2, log=True)
+    study._storage.record_heartbeat(lost._trial_id)
+    time.sleep(silence)
     played.scripts[:] = [[1]]
     tune(plan, Options(), 1)
-    assert states(plan) == ["finished"]
-    assert tried(open_study(plan))[0].changes == (
-        f"learner.optimiser.rate={float(f'{SPEC.method.learner.optimiser.rate:.4g}')}",
-    )
-
-
-def test_the_trial_of_a_worker_that_is_at_work_is_left_to_it(played, tmp_path):
-    plan = search(tmp_path)
-    number = open_study(plan).ask().number
-    with held(plan.lock(f"{plan.name}-{number}")):
-        tune(plan, Options(), 1)  # one is asked for, and one is at work
-        assert states(plan) == ["at work"] and not played.began
+    assert states(plan) == (["finished"] if silence else ["running"])
+    assert played.began == ([SPEC] if silence else [])  # the first trial is the configuration itself
 
 
 def test_a_point_that_was_pruned_is_not_run_again(played, tmp_path):
@@ -315,17 +306,10 @@ def test_test_rows_choose_nothing():
     assert on_validation_rows(given) == given and SPEC.scenario.validation_share == 0.1
 
 
-def test_a_lock_goes_with_its_holder(tmp_path):
-    assert not is_held(tmp_path / "lock")
-    with held(tmp_path / "lock"):
-        assert is_held(tmp_path / "lock")
-    assert not is_held(tmp_path / "lock")
-
-
 # ----- searches, as they are typed
 
 
-def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best(typed, tmp_path):
+def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best_trial(typed, tmp_path):
     pytest.importorskip("optuna")
     command = ["tune", *SMALL, "--search", "learner.lam=[.05,.2,.4]", "--search", "learner.gamma=learner.lam"]
     code, shown, _ = typed(*command, "--trials", 2)
@@ -343,12 +327,12 @@ def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best(typed, tm
 
 def test_trials_are_listed_best_first_by_what_was_searched():
     found = [
-        Tried(0, "finished", ("learner.lam=0.05", "learner.gamma=0.05"), {0: 80.0, 1: 50.0}, 50.0),
-        Tried(1, "pruned", ("learner.lam=0.2", "learner.gamma=0.2"), {0: 64.0}, None),
-        Tried(2, "finished", ("learner.lam=0.4", "learner.gamma=0.4"), {0: 90.0, 1: 60.0}, 60.0),
-        Tried(3, "failed", (), {}, None, "training diverged at step 1"),
+        TrialSummary(0, "finished", ("learner.lam=0.05", "learner.gamma=0.05"), {0: 80.0, 1: 50.0}, 50.0),
+        TrialSummary(1, "pruned", ("learner.lam=0.2", "learner.gamma=0.2"), {0: 64.0}, None),
+        TrialSummary(2, "finished", ("learner.lam=0.4", "learner.gamma=0.4"), {0: 90.0, 1: 60.0}, 60.0),
+        TrialSummary(3, "failed", (), {}, None, "training diverged at step 1"),
     ]
-    lines = listed(found, Search(SPEC, LAMBDAS, None), 160).splitlines()[-4:]
+    lines = search_text(found, Search(SPEC, LAMBDAS, None), 160).splitlines()[-4:]
     assert lines[:2] == ["trial 2  finished  60.0 %  lam=0.4", "trial 0  finished  50.0 %  lam=0.05"]
     assert lines[2] == "trial 1  pruned after step 1  64.0 %  lam=0.2"
     assert lines[3].startswith("trial 3  failed  — %") and lines[3].endswith("(training diverged at step 1)")
@@ -358,7 +342,7 @@ def test_a_trial_of_the_papers_space_takes_two_lines_of_a_narrow_terminal():
     plan = Search(SPEC, space_of([], "paper", SPEC.method), None)
     chosen = {d.field: d.values[-1] for d in plan.space if isinstance(d, Choice)}
     _, changes = changed(SPEC.method, plan.space, chosen)
-    page = listed([Tried(11, "finished", changes, {0: 60.0}, 60.0)], plan, 80)
+    page = search_text([TrialSummary(11, "finished", changes, {0: 60.0}, 60.0)], plan, 80)
     trial = page[page.index("trial 11") :].splitlines()
     assert len(trial) == 2 and max(map(len, page.splitlines())) <= 80
     assert "eta=[-2.0,2.0]" in trial[0] + trial[1] and "kind=adam" in trial[1] and "gamma" not in page
@@ -408,7 +392,7 @@ def test_the_command_that_a_search_ends_with_has_its_seed(typed):
         (["--space", "mine"], "unknown space 'mine'; allowed: paper"),
         (["--method", "co2l"], "nothing to search"),
         (["--method", "gd", "--space", "paper"], "unknown field 'learner"),
-        (["--validation", "0"], "test rows choose nothing"),
+        (["--validation", "0"], "a search needs validation rows"),
         (["--trials", "0"], "--trials"),
         (["--device", "tpu"], "tpu"),
     ],
@@ -428,7 +412,7 @@ def test_a_file_that_is_no_storage_is_named_and_left_alone(refuses, tmp_path):
     file = tmp_path / "tuning" / "trials.sqlite3"
     file.parent.mkdir()
     file.write_text("not a database, but somebody's words\n" * 50)
-    refuses("tune", *SMALL, words=["trials.sqlite3", "no storage of Optuna's"])
+    refuses("tune", *SMALL, words=["trials.sqlite3", "is not an Optuna storage"])
     assert file.read_text().startswith("not a database")
 
 

@@ -1,70 +1,78 @@
-"""The command line: it parses, calls and prints. Heavy imports wait inside the commands, so that help is quick."""
+"""The command line: parse, call, print. Commands import what they need when they run, so that help is quick."""
 
 import codecs
 import errno
 import io
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from osscl import __version__
 from osscl.cli import (
     agent,
-    bench,
     claims,
     compare,
     data,
     demo,
-    figure,
     inspect,
+    measure,
     model,
     report,
     run,
-    runs,
     sort,
-    study,
     table,
     tune,
 )
-from osscl.cli.wanted import UNFINISHED
+from osscl.cli.options import UNFINISHED
 from osscl.errors import Stopped, UserError, lacks_memory
+from osscl.text import printable
 
-LEARNING = ("run", "fit", "tune")  # commands that take batches of another size
-PLAINER = {"—": "-", "…": ".", "±": "+-"}  # for terminals that cannot show them
-CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
-OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *CLOSED)
+TRAINING = ("run", "fit", "tune")  # commands with a batch size to lower
+ASCII = {"—": "-", "…": ".", "±": "+-"}  # for terminals without these characters
+INACCESSIBLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *INACCESSIBLE)
+
+PANELS: dict[str, dict[str, Callable[..., None]]] = {
+    "Start here": {"demo": demo.demo, "list": run.list_names},
+    "Runs": {"run": run.run, "runs": run.runs, "stream": run.stream, "tune": tune.tune, "report": report.report},
+    "The paper": {"table": table.table, "claims": claims.claims, "compare": compare.compare},
+    "Your own images": {
+        "fit": agent.fit, "update": agent.update, "predict": model.predict, "sort": sort.sort,
+        "inspect": inspect.inspect, "back": inspect.back,
+    },
+    "Measurements": {"bench": measure.bench, "study": measure.study, "study-heads": measure.study_heads},
+}  # fmt: skip
+
+
+class GroupedHelp(TyperGroup):
+    """Plain help with the commands grouped in panels; rich's help cuts long option names at 80 columns."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
+        for name in self.commands:
+            command: Any = self.commands[name]
+            panels[command.rich_help_panel].append((name, command.get_short_help_str(limit=120)))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
+
 
 app = typer.Typer(
     name="osscl",
+    cls=GroupedHelp,
     help="Continual learning from few labels in an open world.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("demo")(demo.demo)
-app.command("run")(run.run)
-app.command("runs")(runs.runs)
-app.command("list")(runs.names)
-app.command("stream")(run.stream)
-app.command("table")(table.table)
-app.command("figure")(figure.figure)
-app.command("experiments")(figure.experiments)
-app.command("claims")(claims.claims)
-app.command("compare")(compare.compare)
-app.command("tune")(tune.tune)
-app.command("fit")(agent.fit)
-app.command("update")(agent.update)
-app.command("inspect")(inspect.inspect)
-app.command("back")(inspect.back)
-app.command("sort")(sort.sort)
-app.command("predict")(model.predict)
-app.command("report")(report.report)
-app.command("bench")(bench.bench)
-app.command("study")(study.study)
-app.command("study-heads")(study.study_heads)
-app.add_typer(data.app, name="data")
+for panel, commands in PANELS.items():
+    for command, function in commands.items():
+        app.command(command, rich_help_panel=panel)(function)
+app.add_typer(data.app, name="data", rich_help_panel="Start here")
 
 
 def _version(asked: bool) -> None:
@@ -83,11 +91,11 @@ def osscl(
 
 
 def main() -> None:
-    """The user's mistakes are one line and exit code 2; our bugs keep their traceback."""
+    """Report user errors in one line with exit code 2; bugs keep their traceback."""
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]  # typer has no public name for it
     if isinstance(sys.stdout, io.TextIOWrapper):
-        codecs.register_error("plainer", lambda error: (_plainer(error), error.end))  # type: ignore[attr-defined]
-        sys.stdout.reconfigure(errors="plainer")
+        codecs.register_error("to_ascii", lambda error: (_to_ascii(error), error.end))  # type: ignore[attr-defined]
+        sys.stdout.reconfigure(errors="to_ascii")
     try:
         code = app(standalone_mode=False)
     except UserError as error:
@@ -95,13 +103,13 @@ def main() -> None:
     except usage_error as error:
         _fail(_usage(error), 2)
     except Stopped:
-        _fail("stopped; the same command goes on from here", UNFINISHED)
+        _fail("Stopped. Run the same command again to resume.", UNFINISHED)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", 130)
+        _fail("Interrupted.", 130)
     except BrokenPipeError:
         sys.exit(141)
     except (OSError, MemoryError, RuntimeError) as error:
-        if not (line := _outside(error)):
+        if not (line := _machine_error(error)):
             raise
         _fail(line, 2)
     else:
@@ -109,7 +117,7 @@ def main() -> None:
 
 
 def _usage(error: Any) -> str:
-    """What was typed wrong, and where to read what is right."""
+    """What is wrong with the command line, and where to look it up."""
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())
         sys.exit(0)
@@ -118,24 +126,24 @@ def _usage(error: Any) -> str:
         return f"{message}; allowed: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if "'--seed'" in message and error.ctx is not None:
         several = any(param.name == "seeds" for param in error.ctx.command.params)
-        return f"--seed takes one whole number from 0 on{'; several go with --seeds, as in --seeds 0-2' * several}"
+        return f"--seed must be an integer of at least 0{'; use --seeds for several, as in --seeds 0-2' * several}"
     return f"{message}; see {error.ctx.command_path} --help" if error.ctx is not None else message
 
 
-def _outside(error: Exception) -> str:
-    """A line where the machine is to blame: a full disk, a folder that is closed to us, too little memory."""
+def _machine_error(error: Exception) -> str:
+    """One line if the machine is the cause: a full disk, a folder without access, too little memory."""
     if isinstance(error, OSError):
-        return f"{error.filename or 'the output'}: {error.strerror}" if error.errno in OUTSIDE else ""
+        return f"{error.filename or 'the output'}: {error.strerror}" if error.errno in MACHINE_ERRORS else ""
     if not lacks_memory(error):
         return ""
-    smaller = "; smaller batches need less, as with --set learner.batch=256 --set reference.batch=256"
-    return f"memory ran out{smaller if sys.argv[1:2] and sys.argv[1] in LEARNING else ''}"
+    smaller = "; try smaller batches, as with --set learner.batch=256 --set reference.batch=256"
+    return f"out of memory{smaller if sys.argv[1:2] and sys.argv[1] in TRAINING else ''}"
 
 
-def _plainer(error: Any) -> str:
-    return "".join(PLAINER.get(letter, "?") for letter in error.object[error.start : error.end])
+def _to_ascii(error: Any) -> str:
+    return "".join(ASCII.get(letter, "?") for letter in error.object[error.start : error.end])
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"osscl: {' '.join(message.split())}", file=sys.stderr)
+    print(f"osscl: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

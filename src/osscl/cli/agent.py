@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli.inspect import Agent, in_one_line, show_history, tell
+from osscl.cli.options import Device
 from osscl.cli.run import Changes
-from osscl.cli.wanted import Device
 from osscl.errors import Occupied, UserError
 
 if TYPE_CHECKING:

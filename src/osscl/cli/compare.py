@@ -3,19 +3,20 @@
 import functools
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.cli import wanted as ask
+from osscl.cli import options as opt
 from osscl.errors import SpecError, UserError, unknown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from osscl.runs.record import RunRecord
-    from osscl.tools.compare import Difference, Pairs
+    from osscl.tools.compare import Pairs
 
 SIDE = "A record, a folder of records, or a configuration as `osscl runs` names it, looked up in --results and --out."
 
@@ -23,17 +24,17 @@ SIDE = "A record, a folder of records, or a configuration as `osscl runs` names 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
     second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
-    results: ask.Results = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders lie.")] = Path("runs"),
+    results: opt.Results = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are.")] = Path("runs"),
     measure: Annotated[str, typer.Option(help="final, average or forgetting.")] = "final",
     confidence: Annotated[float, typer.Option(help="Of the interval.")] = 0.95,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Pair by seed, other streams or schedules or not.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Pair by seed even if streams or schedules differ.")] = False,
 ) -> None:
     """Compare two methods over seeds on identical streams: difference, confidence interval, two tests."""
     import textwrap
 
     from osscl.cli.show import console
-    from osscl.tools.compare import MEASURES, paired
+    from osscl.tools.compare import MEASURES, pair_by_setting
 
     if measure not in MEASURES:
         raise unknown("measure", measure, MEASURES)
@@ -41,22 +42,23 @@ def compare(
         raise SpecError(f"confidence must be in (0, 1), got {confidence}")
     known = functools.cache(lambda: looked_up(results, out))
     left, right = records_of(first, known), records_of(second, known)
-    found = sorted(paired(left, right, anyway), key=lambda pairs: (heading(pairs), schedules(pairs), pairs.seeds))
+    found = pair_by_setting(left, right, anyway)
+    found.sort(key=lambda pairs: (heading(pairs), schedule_names(pairs), pairs.seeds))
     screen = console()
     wrapped = functools.partial(
         textwrap.fill, width=screen.width, break_on_hyphens=False, break_long_words=False, subsequent_indent="  "
     )
     typer.echo(wrapped(f"A: {first}, B: {second}; {measure} in {MEASURES[measure]}, paired by seed"))
-    for setting, rows in groupby(found, heading):
+    for setting, some in groupby(found, heading):
         typer.echo(f"\n{wrapped(setting)}")
-        screen.print(rows_of(list(rows), measure, confidence))
-    told = {record.id for pairs in found for record in (*pairs.first, *pairs.second)}
-    for note in notes(confidence, sorted({record.id for record in (*left, *right)} - told), anyway):
+        screen.print(comparison_table(list(some), measure, confidence))
+    paired = {record.id for pairs in found for record in (*pairs.first, *pairs.second)}
+    for note in notes(confidence, sorted({record.id for record in (*left, *right)} - paired), anyway):
         typer.echo(wrapped(note))
 
 
 def heading(pairs: "Pairs") -> str:
-    """The setting of both sides; where they differ, that of each."""
+    """The setting of both sides, or where they differ of each."""
     from dataclasses import replace
 
     from osscl.report.naming import setting_words
@@ -64,13 +66,13 @@ def heading(pairs: "Pairs") -> str:
     first, second = ([record.spec.scenario for record in side] for side in (pairs.first, pairs.second))
     one, other = first[0], second[0]
     if any(replace(scenario, memory=one.memory) != one for scenario in (*first, *second)):
-        told = [" and ".join(dict.fromkeys(map(setting_words, side))) for side in (first, second)]
-        return f"A: {told[0]}; B: {told[1]}"
+        both = [" and ".join(dict.fromkeys(map(setting_words, side))) for side in (first, second)]
+        return f"A: {both[0]}; B: {both[1]}"
     memories = f"; M={one.memory} of A, M={other.memory} of B" if one.memory != other.memory else ""
     return setting_words(one) + memories
 
 
-def rows_of(found: "Sequence[Pairs]", measure: str, confidence: float) -> "Table":
+def comparison_table(found: "Sequence[Pairs]", measure: str, confidence: float) -> "Table":
     """The rows of one setting, narrow enough for 80 columns."""
     from rich.table import Table
 
@@ -79,64 +81,58 @@ def rows_of(found: "Sequence[Pairs]", measure: str, confidence: float) -> "Table
     for name in ("schedule", "seeds", *numbers):
         shown.add_column(name, overflow="fold", no_wrap=name in numbers)
     for pairs in found:
-        shown.add_row(*row(pairs, measure, confidence))
+        shown.add_row(*comparison_row(pairs, measure, confidence))
     return shown
 
 
-def row(pairs: "Pairs", measure: str, confidence: float) -> list[str]:
+def comparison_row(pairs: "Pairs", measure: str, confidence: float) -> list[str]:
+    from statistics import mean
+
     from osscl.cli.show import DASH, number
     from osscl.report.naming import seeds_and_n
 
-    known = [getattr(record, measure) for record in (*pairs.first, *pairs.second)]
-    found = pairs.measured(measure, confidence)
-    words = [schedules(pairs), seeds_and_n(pairs.first)]
-    if found is None:
+    found, words = pairs.difference(attrgetter(measure)), [schedule_names(pairs), seeds_and_n(pairs.first)]
+    if not found.n:
         return [*words, *[DASH] * 6]
-    n = found.n
-    means = [number(sum(side) / n, 2) for side in (known[:n], known[n:])]
-    sign = f"{number(found.sign_test, 3)} ({found.wins} of {n})"
-    return [*words, *means, f"{found.mean:+.2f}", interval(found), number(found.t_test, 3), sign]
+    ends = found.interval(confidence)
+    interval = DASH if ends is None else f"{ends[0]:+.2f} to {ends[1]:+.2f}"
+    sign = f"{number(found.sign_test(confidence), 3)} ({found.wins} of {found.n})"
+    means = [number(mean(side), 2) for side in (found.first, found.second)]
+    return [*words, *means, f"{found.mean:+.2f}", interval, number(found.t_test, 3), sign]
 
 
-def schedules(pairs: "Pairs") -> str:
-    names = dict.fromkeys(record.spec.schedule.name for record in (*pairs.first, *pairs.second))
-    return " / ".join(names)
-
-
-def interval(found: "Difference") -> str:
-    from osscl.cli.show import DASH
-
-    return DASH if found.low is None or found.high is None else f"{found.low:+.2f} to {found.high:+.2f}"
+def schedule_names(pairs: "Pairs") -> str:
+    return " / ".join(dict.fromkeys(record.spec.schedule.name for record in (*pairs.first, *pairs.second)))
 
 
 def notes(confidence: float, alone: list[str], anyway: bool) -> list[str]:
-    """What the table does not say by itself."""
+    """What the tests need, and which records have no partner."""
     import math
 
     least = 1 + math.ceil(-math.log2(1 - confidence) - 1e-9)
     lines = [
         f"The sign test needs {least} pairs that differ; interval and t-test need two. "
-        "In brackets: seeds at which A is higher."
+        "In parentheses: seeds at which A is higher."
     ]
     if alone:
         lines.append(f"Not paired: {', '.join(alone)}")
     if anyway:
-        lines.append("--anyway: streams or schedules may differ; these numbers say little about the methods.")
+        lines.append("--anyway: streams or schedules may differ, so these numbers say little about the methods.")
     return lines
 
 
 def looked_up(results: list[Path] | None, out: Path) -> "tuple[list[RunRecord], str]":
-    """The records among which a name is looked up, where other commands read theirs, and those places in words."""
-    places = [*(results or [ask.RESULTS]), out]
+    """The records in which a name is looked up, and the names of their folders."""
+    places = [*(results or [opt.RESULTS]), out]
     folders = [folder for folder in places if folder.is_dir()]
     if not folders and not results:
-        raise UserError(f"no folder {' or '.join(map(str, places))} to look a configuration up in; give --results")
-    records = ask.recorded_in(results, out).records  # refuses a folder that was named and is not there
+        raise UserError(f"no folder {' or '.join(map(str, places))} with records; give --results")
+    records = opt.recorded_in(results, out).records  # refuses a named folder that does not exist
     return list({record.id: record for record in reversed(records.values())}.values()), " and ".join(map(str, folders))
 
 
 def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") -> "list[RunRecord]":
-    """The records that a file, a folder or the name of a configuration stands for; damaged files are named."""
+    """The records of a file, a folder or a configuration; damaged files are named and skipped."""
     from osscl.runs.record import read_record, read_records
 
     path = Path(side)
@@ -153,29 +149,27 @@ def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") ->
 
 
 def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRecord]":
-    """Those of one configuration."""
+    """The records of one configuration."""
     from osscl.report.naming import method_name
 
-    found = [record for record in records if side in (known_as(record), method_name(record))]
+    found = [record for record in records if side in (method_name(record), recorded_name(record))]
     if not found:
         what = "no such file, and no records" if Path(side).suffix == ".json" else "no records"
-        names = {method_name(one) if known_as(one).endswith("*") else known_as(one) for one in records}
-        there = "; ".join(sorted(names)) or "none"
-        raise UserError(f"{what} of {side!r} in {places}; there are: {there}")
+        names = "; ".join(sorted(set(map(method_name, records)))) or "none"
+        raise UserError(f"{what} of {side!r} in {places}; found: {names}")
     configs: dict[object, set[object]] = {}  # a schedule may size a configuration's networks
     for record in found:
         configs.setdefault((record.spec.scenario, record.spec.schedule), set()).add(record.spec.method)
     if any(len(config) > 1 for config in configs.values()):
         several = "; ".join(sorted(set(map(method_name, found))))
-        raise UserError(f"{side!r} stands for several configurations in {places}, name one: {several}")
+        raise UserError(f"{side!r} matches several configurations in {places}; name one: {several}")
     return found
 
 
-def known_as(record: "RunRecord") -> str:
-    """The configuration that its fields are now; of fields that are none, the name that it was recorded under, unless
-    that name stands for others by now."""
+def recorded_name(record: "RunRecord") -> str | None:
+    """The name a run was recorded under, unless it is now the name of a configuration with other fields."""
     from osscl.methods import CONFIGURATIONS
-    from osscl.runs.spec import display_name as current
+    from osscl.report.naming import method_name
 
-    name = current(record.spec)
-    return record.configuration if name.endswith("*") and record.configuration not in CONFIGURATIONS else name
+    name = record.configuration
+    return name if name not in CONFIGURATIONS or name == method_name(record) else None

@@ -1,52 +1,46 @@
-"""`osscl data`: which data sets there are, and getting them."""
+"""`osscl data`: list and download data sets."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Which data sets there are, and getting them.", no_args_is_help=True)
+app = typer.Typer(help="List and download data sets.", no_args_is_help=True)
 
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data",
-        metavar="DIR",
-        help="Folder that holds the data sets; by default $OSSCL_DATA, else the user's cache.",
-        show_default=False,
+        "--data", metavar="DIR", help="Data folder. Default: $OSSCL_DATA, else the cache.", show_default=False
     ),
 ]
 
 
 @app.command("list")
-def show(data: DataOption = None) -> None:
-    """Show every data set: its licence, whether it is there, and where it is looked for."""
+def list_data(data: DataOption = None) -> None:
+    """List the data sets: licence, whether they are present, expected folder."""
     from osscl.cli.show import DASH, console, table
     from osscl.data.benchmarks import DATASETS
     from osscl.data.cache import data_dir
 
     folder = data_dir(data)
-    shown = table("set", "what", "licence", "there", "looked for in", caption=f"data folder: {folder}")
+    shown = table("set", "description", "licence", "present", "expected in", caption=f"data folder: {folder}")
     for spec in DATASETS.values():
-        if spec.layout is None:
-            there, where = "embedded", DASH
-        else:
-            there, where = "yes" if (folder / spec.layout).is_dir() else "no", spec.layout
-        shown.add_row(spec.name, spec.title, spec.licence, there, where)
+        present = "built in" if spec.layout is None else "yes" if (folder / spec.layout).is_dir() else "no"
+        shown.add_row(spec.name, spec.title, spec.licence, present, spec.layout or DASH)
     console().print(shown)
 
 
-@app.command()
-def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, by the names that `list` shows.")],
+@app.command("fetch")
+def fetch_data(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `osscl data list` names them.")],
     data: DataOption = None,
 ) -> None:
-    """Download the official archives, check and extract them; an archive already in the folder is used as it is."""
+    """Download, verify and extract the official archives; an archive already in the folder is reused."""
     from osscl.data.benchmarks import dataset
     from osscl.data.cache import data_dir
-    from osscl.data.fetch import fetch as fetch_one
+    from osscl.data.fetch import fetch
 
     for name in names:
-        dataset(name)  # a wrong name is told before the first long download
+        dataset(name)  # refuse a wrong name before a long download
     for name in names:
-        typer.echo(fetch_one(name, data_dir(data)))
+        typer.echo(fetch(name, data_dir(data)))

@@ -1,4 +1,4 @@
-"""`osscl demo`: the whole thing on embedded data, in two or three minutes."""
+"""`osscl demo`: the whole method on built-in data, in two or three minutes."""
 
 import os
 import shutil
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Of the stream and of everything random in it.")] = 0,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
-    smallest: Annotated[bool, typer.Option(help="A few updates only: tries the plumbing, teaches nothing.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the stream and the training.")] = 0,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for run folders.")] = Path("runs"),
+    smallest: Annotated[bool, typer.Option("--smallest", help="A few updates only: checks the installation.")] = False,
 ) -> None:
-    """Learn digits two at a time, among letters: from labels alone, with URSL, with ours; end with a report."""
+    """Learn digits among letters, two classes per step: labels only, URSL and URSL-plus; then write a report."""
     from tempfile import TemporaryDirectory
 
     from rich.console import Console
@@ -27,16 +27,16 @@ def demo(
     from osscl.runs.run import run
     from osscl.runs.spec import demo_specs
 
-    console = Console(markup=False)
+    console = Console(markup=False, highlight=False)
     specs = demo_specs(seed, smallest)
     scenario = next(iter(specs.values())).scenario
     console.print(
-        f"Five steps of two digit classes, {scenario.labels_per_class} labels a class, memory {scenario.memory}. "
-        f"Unlabelled: {scenario.related} digits of all classes and {scenario.unrelated} letters a step.\n",
-        highlight=False,
+        f"Learning ten digits in five steps of two, with {scenario.labels_per_class} labels per class and a memory of "
+        f"{scenario.memory} images. Each step adds {scenario.related} unlabelled digits of all classes and "
+        f"{scenario.unrelated} letters.\n"
     )
     records = []
-    with TemporaryDirectory() as shared:  # both URSLs learn from one reference network, and nothing is left behind
+    with TemporaryDirectory() as shared:  # both URSLs share one reference network, which is not kept
         for name, spec in specs.items():
             with watching(f"{name:<12}") as watcher:
                 options = Options(out=out, device="cpu", references=Path(shared), watcher=watcher)
@@ -44,17 +44,16 @@ def demo(
     console.print()
     console.print(comparison(records))
     folder = out / specs["URSL-plus"].id
-    console.print(f"\nrun folder: {folder}", highlight=False, soft_wrap=True)
-    console.print(f"predict:    {quoted(*program(), 'predict', folder)}", highlight=False, soft_wrap=True)
-    console.print(f"report:     {_report([record for _, record in records], out)}", highlight=False, soft_wrap=True)
+    console.print(f"\nRun folder:  {folder}", soft_wrap=True)
+    console.print(f"Try it:      {quoted(*program(), 'predict', folder)}", soft_wrap=True)
+    console.print(f"Report:      {_report([record for _, record in records], out)}", soft_wrap=True)
     console.print(
-        "\nDigits show how it works, not how well. Recorded runs on CIFAR lie in the repository's folder results/.",
-        highlight=False,
+        "\nThe digits show how the method works, not how well. Recorded CIFAR runs are in results/ of the repository."
     )
 
 
 def _report(records: "list[RunRecord]", out: Path) -> str:
-    """Write the page of the demo's runs, over its own earlier one alone; where it lies, or why there is none."""
+    """Write a report of the demo's runs, replacing only an earlier one; return its path, or why there is none."""
     from osscl.cli.report import banks_of
     from osscl.errors import UserError
     from osscl.report.beside import beside_paper
@@ -63,17 +62,17 @@ def _report(records: "list[RunRecord]", out: Path) -> str:
 
     target = out / "report.html"
     if target.exists() and not is_demo_page(target):
-        return f"not written, {target} exists and is not the demo's"
+        return f"not written: {target} exists and is not a demo report"
     try:
         banks, paper = banks_of(records, None), beside_paper(records)
         write_text(target, build_page(records, banks, paper, title="Digits among letters", demo=True))
     except UserError as error:
-        return f"not written, {error}"
-    return f"{target} (opens in any browser)"
+        return f"not written: {error}"
+    return f"{target} (open it in a browser)"
 
 
 def program() -> list[str]:
-    """How this program can be called from here."""
+    """The command that starts this program from the current folder."""
     if Path(sys.argv[0]).name == "__main__.py":
         return ["python", "-m", "osscl"]
     return ["osscl" if shutil.which("osscl") else os.path.relpath(sys.argv[0])]

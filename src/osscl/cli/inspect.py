@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.cli.wanted import Device
+from osscl.cli.options import Device
 from osscl.errors import UserError
 
 if TYPE_CHECKING:

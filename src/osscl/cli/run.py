@@ -1,14 +1,24 @@
-"""`osscl run` and `stream`: runs and what they are made of."""
+"""`osscl run`, `stream`, `runs` and `list`: start runs, show their streams, list runs and names."""
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, announce, watch_for
-from osscl.cli.specs import manifest_of, seeds_of, spec_from_file, spec_of
-from osscl.cli.wanted import MaxMinutes
-from osscl.errors import SpecError
+from osscl.cli.options import (
+    Address,
+    EngineName,
+    GpuShare,
+    MaxMinutes,
+    SharedDevice,
+    ShareReferences,
+    Track,
+    watch_for,
+)
+from osscl.cli.specs import read_stream_file, seeds_of, spec_from_file, spec_of
+from osscl.errors import SpecError, UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from osscl.runs.checkpoint import Options
@@ -16,18 +26,18 @@ if TYPE_CHECKING:
     from osscl.runs.spec import RunSpec
     from osscl.stream.step import Stream
 
-Name = Annotated[str | None, typer.Argument(metavar="[EXPERIMENT]", help="A named experiment; see `osscl list`.")]
+Name = Annotated[str | None, typer.Argument(metavar="EXPERIMENT", help="A named experiment; see `osscl list`.")]
 Main = Annotated[str | None, typer.Option(help="Main data set.")]
-Peripheral = Annotated[list[str] | None, typer.Option(help="Peripheral data set; may be given several times.")]
-Labeled = Annotated[float | None, typer.Option(help="P: share of the main training images that has labels.")]
-PerClass = Annotated[int | None, typer.Option(help="Labels a class, in place of a share.")]
+Peripheral = Annotated[list[str] | None, typer.Option(help="Peripheral data set; may be repeated.")]
+Labeled = Annotated[float | None, typer.Option(help="P: labelled share of the main training images.")]
+PerClass = Annotated[int | None, typer.Option(help="Labels per class, instead of a share.")]
 MemorySize = Annotated[int | None, typer.Option("--memory", help="|M|: labelled images kept; 0 for none.")]
-Regime = Annotated[str | None, typer.Option(help="Which unlabelled images appear when; osscl by default.")]
-Validation = Annotated[float | None, typer.Option(help="Share of the main training images held out to choose by.")]
-Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Change a field; may be repeated.")]
+Regime = Annotated[str | None, typer.Option(help="Which unlabelled images appear when. Default: osscl.")]
+Validation = Annotated[float | None, typer.Option(help="Share of the main training images held out for validation.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field; may be repeated.")]
 Data = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Where data lies; else $OSSCL_DATA, else the cache.", show_default=False),
+    typer.Option(metavar="DIR", help="Data folder. Default: $OSSCL_DATA, else the cache.", show_default=False),
 ]
 
 
@@ -40,16 +50,16 @@ def run(
     memory: MemorySize = None,
     regime: Regime = None,
     validation: Validation = None,
-    method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`; ursl by default.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="paper (the default), short, smoke, demo.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="One seed; 0 by default.", show_default=False)] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several: 0-2 or 0,3,5.")] = None,
-    spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A spec from a file.")] = None,
-    stream_file: Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="A stream from a file.")] = None,
+    method: Annotated[str | None, typer.Option(help="A method; see `osscl list`. Default: ursl.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="paper (default), short, smoke or demo.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="One seed. Default: 0.", show_default=False)] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-2 or 0,3,5.")] = None,
+    spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="Read the spec from a file.")] = None,
+    stream_file: Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="Read a stream file.")] = None,
     changes: Changes = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     data: Data = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders go.")] = Path("runs"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for run folders.")] = Path("runs"),
     max_minutes: MaxMinutes = None,
     share_references: ShareReferences = True,
     shared_device: SharedDevice = False,
@@ -57,56 +67,58 @@ def run(
     address: Address = None,
     gpu_share: GpuShare = None,
     track: Track = None,
-    dry_run: Annotated[bool, typer.Option(help="Show the spec and its id, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the spec and its id, then stop.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="With --dry-run: show every field.")] = False,
 ) -> None:  # fmt: skip
-    """Carry out one run, or one a seed. The same command, given again, goes on where it stopped."""
+    """Train and evaluate a method; one run per seed. Repeat the command to resume an interrupted run."""
+    from osscl.cli.show import print_id, print_spec
     from osscl.runs.checkpoint import Options
     from osscl.runs.engine import Engine
     from osscl.runs.spec import with_seed
 
+    if full and not dry_run:
+        raise SpecError("--full goes with --dry-run")
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
         "memory": memory, "regime": regime, "validation": validation,
     }  # fmt: skip
-    chosen = seeds_of(seed, seeds)
-    said = {"experiment": name, **flags}
-    manifest = manifest_of(stream_file, {**said, "seed": seed, "seeds": seeds})
+    chosen, given = seeds_of(seed, seeds), {"experiment": name, **flags}
+    manifest = read_stream_file(stream_file, {**given, "seed": seed, "seeds": seeds})
     if spec_file is not None:
-        base = spec_from_file(spec_file, {**said, "method": method, "schedule": schedule, "set": changes})
+        base = spec_from_file(spec_file, {**given, "method": method, "schedule": schedule, "set": changes})
         chosen = [base.seed] if seed is None and seeds is None else chosen
     else:
-        scenario = manifest["scenario"] if manifest is not None else None
-        named = "ursl" if method is None else method, "paper" if schedule is None else schedule
-        base = spec_of(name, flags, *named, changes or [], scenario)
-        chosen = [manifest["seed"]] if manifest is not None else chosen
+        names = "ursl" if method is None else method, "paper" if schedule is None else schedule
+        base = spec_of(name, flags, *names, changes or [], None if manifest is None else manifest["scenario"])
+        chosen = chosen if manifest is None else [manifest["seed"]]
     specs = [with_seed(base, one) for one in chosen]
     options = Options(out, data, device, max_minutes, share_references=share_references, shared_device=shared_device)
     where = Engine(engine, address, gpu_share)
-    if dry_run:
-        specs, _ = _with_stream(specs, manifest, options, where)
-        for spec in specs:
-            announce(spec, out, whole=True)
+    if not dry_run:
+        _run_all(specs, options, where, track, manifest)
         return
-    _carry_out(specs, options, where, track, manifest)
+    for spec in _with_stream(specs, manifest, options, where)[0]:
+        print_spec(spec, full=full)
+        print_id(spec, out)
 
 
-def _carry_out(
+def _run_all(
     specs: "list[RunSpec]", options: "Options", engine: "Engine", track: str | None, manifest: dict[str, Any] | None
 ) -> None:
-    from osscl.cli.show import comparison, console, quoted
+    from osscl.cli.show import announce, comparison, console, quoted
     from osscl.device import pick_device
-    from osscl.runs.engine import carry_out, carry_out_one
+    from osscl.runs.engine import run_one, run_specs
 
     if engine.name == "local":
-        pick_device(options.device)  # a wrong one is told before anything is shown
+        pick_device(options.device)  # refuse a wrong one before anything is printed
     watch = watch_for(engine, options, track)
     specs, stream = _with_stream(specs, manifest, options, engine)
     if engine.name == "ray":
         for spec in specs:
-            announce(spec, options.out, whole=True)
-    records = carry_out(specs, options, engine, watch)
+            announce(spec, options.out)
+    records = run_specs(specs, options, engine, watch)
     if stream is not None:
-        records = iter([carry_out_one(specs[0], options, watch, stream)])
+        records = iter([run_one(specs[0], options, watch, stream)])
     for record in records:
         console().print(comparison([(record.configuration, record)]))
         typer.echo(f"predict: {quoted('osscl', 'predict', options.out / record.id)}")
@@ -115,16 +127,7 @@ def _carry_out(
 def _with_stream(
     specs: "list[RunSpec]", manifest: dict[str, Any] | None, options: "Options", engine: "Engine"
 ) -> "tuple[list[RunSpec], Stream | None]":
-    if manifest is None:
-        return specs, None
-    if engine.name != "local":
-        raise SpecError("a stream from a file stays on this machine: leave --engine out")
-    spec, stream = _stream_of(specs[0], manifest, options)
-    return [spec], stream
-
-
-def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: "Options") -> tuple["RunSpec", "Stream"]:
-    """The stream of a file; where its rows are not those that scenario and seed give, the spec says so."""
+    """The specs and, if it was read from a file, their stream; the spec then names its rows if they are unusual."""
     from dataclasses import replace
 
     from osscl.device import pick_device
@@ -132,14 +135,19 @@ def _stream_of(spec: "RunSpec", manifest: dict[str, Any], options: "Options") ->
     from osscl.stream.build import build_stream
     from osscl.stream.manifest import from_manifest, rows_digest, to_manifest
 
+    if manifest is None:
+        return specs, None
+    if engine.name != "local":
+        raise SpecError("--stream needs --engine local")
+    spec = specs[0]
     banks = load_banks(spec, options.data, pick_device(options.device))
     stream = from_manifest(manifest, banks)
     if (stream.spec, stream.seed) != (spec.scenario, spec.seed):
-        raise SpecError("the stream is of another scenario or seed than the spec")
+        raise SpecError("the stream file has another scenario or seed than the spec")
     digest = rows_digest(to_manifest(stream))
     if spec.stream is None and digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
         spec = replace(spec, stream=digest)
-    return spec, stream
+    return [spec], stream
 
 
 def stream(
@@ -151,12 +159,12 @@ def stream(
     memory: MemorySize = None,
     regime: Regime = None,
     validation: Validation = None,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the stream.")] = 0,
     changes: Changes = None,
     data: Data = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the stream there.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the stream to this file.")] = None,
 ) -> None:
-    """Show a stream, step by step; with --out, write it to a file that `osscl run --stream` reads."""
+    """Show a stream step by step; --out writes it to a file for `osscl run --stream`."""
     import json
 
     from osscl.cli.show import console, table
@@ -173,7 +181,7 @@ def stream(
     }  # fmt: skip
     for change in changes or []:
         if not change.strip().startswith("scenario."):
-            raise SpecError(f"a stream has the fields of its scenario alone: leave --set {change} out")
+            raise SpecError(f"a stream has scenario fields only: remove --set {change}")
     spec = with_seed(spec_of(name, flags, "ursl", "paper", changes or [], None), seed)
     refuse_to_overwrite(out)
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
@@ -186,7 +194,132 @@ def stream(
         shown.add_row(str(t + 1), names, str(len(rows.labeled)), str(len(rows.unlabeled)), *kinds)
     console().print(shown)
     kind = "validation" if made.validation else "test"
-    typer.echo(f"rows: {rows_digest(manifest)}; accuracy on {len(made.held_out)} {kind} images")
+    typer.echo(f"rows: {rows_digest(manifest)}; accuracy is measured on {len(made.held_out)} {kind} images")
     if out is not None:
         write_text(out, json.dumps(manifest))
         typer.echo(f"written to {out}")
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run folders or records.")] = Path("runs"),
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a Markdown table with one row for all seeds of a run.")
+    ] = False,
+    schedule: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only runs of these schedules, separated by commas.")
+    ] = None,
+) -> None:
+    """List finished and unfinished runs, and the commands that resume them."""
+    from osscl.cli.show import DASH, console, number, table
+    from osscl.report import tables
+    from osscl.report.naming import method_name
+    from osscl.runs.checkpoint import is_occupied
+    from osscl.runs.record import read_records
+    from osscl.runs.spec import display_name
+
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}; give the folder that --out named")
+    records, problems = read_records(folder)
+    for problem in problems:
+        typer.echo(f"skipped: {printable(problem)}", err=True)
+    files = [file for file in sorted(folder.glob("*/spec.json")) if not _record_beside(file).exists()]
+    unfinished = {file: _read_spec(file) for file in files}
+    if schedule is not None:
+        specs = [*(record.spec for record in records), *(spec for spec in unfinished.values() if spec is not None)]
+        wanted = _known_schedules(schedule, {spec.schedule.name for spec in specs})
+        records = [record for record in records if record.spec.schedule.name in wanted]
+        unfinished = {file: spec for file, spec in unfinished.items() if spec and spec.schedule.name in wanted}
+    if markdown:
+        typer.echo("\n".join(map(printable, tables.markdown(records).split("\n"))), nl=False)
+        return
+    if not records and not unfinished:
+        typer.echo(f"no runs in {printable(str(folder))}")
+        return
+    shown = table("run", "final %", "forgetting", "minutes")
+    methods = [method_name(record) for record in records]
+    for record, method in zip(records, methods, strict=True):
+        final, minutes = f"{number(record.final)} {record.evaluated_on}", number(tables.minutes(record))
+        shown.add_row(f"{_title(record.spec, method)}\n{record.id}", final, number(record.forgetting), minutes)
+    states = {file: "running" if is_occupied(file.parent) else _state(file.parent) for file in unfinished}
+    for file, spec in unfinished.items():
+        title = "unreadable spec" if spec is None else _title(spec, display_name(spec))
+        shown.add_row(f"{title}\n{file.parent.name}", states[file], DASH, DASH)
+    console().print(shown)
+    if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
+        typer.echo("NAME HASH: several fields changed, or a method from outside the package; the record lists them.")
+    for file, spec in unfinished.items():
+        if states[file] == "unfinished":
+            typer.echo(f"resume: {_resume_command(file, spec, folder)}")
+
+
+def _record_beside(file: Path) -> Path:
+    return file.parent / f"{file.parent.name}.json"
+
+
+def _state(folder: Path) -> str:
+    """The same command would only diverge again if nothing but a diverged checkpoint is left."""
+    diverged = any(folder.glob("checkpoint.diverged*")) and not any(folder.glob("checkpoint.safetensors"))
+    return "diverged" if diverged else "unfinished"
+
+
+def _known_schedules(names: str, known: set[str]) -> set[str]:
+    wanted = {name.strip() for name in names.split(",")}
+    if known and (missing := wanted - known):
+        raise unknown("schedule", min(missing), sorted(known))
+    return wanted
+
+
+def _read_spec(file: Path) -> "RunSpec | None":
+    import json
+
+    from osscl.runs.spec import spec_from_plain
+
+    try:
+        return spec_from_plain(json.loads(file.read_text(encoding="utf-8")), recorded=True)
+    except (OSError, ValueError, RecursionError, UserError):
+        return None
+
+
+def _title(spec: "RunSpec", method: str) -> str:
+    from osscl.report.naming import setting_words
+
+    return f"{setting_words(spec.scenario)}: {method}, {spec.schedule.name}, seed {spec.seed}"
+
+
+def _resume_command(file: Path, spec: "RunSpec | None", folder: Path) -> str:
+    from osscl.cli.show import quoted
+    from osscl.runs.spec import ForeignConfig
+
+    if spec is not None and isinstance(spec.method, ForeignConfig):
+        return printable(f"in Python, osscl.run(spec, method=...) with the class of {spec.type}: {file.parent.name}")
+    rows = ["--stream", "FILE"] if spec is not None and spec.stream is not None else []
+    return printable(quoted("osscl", "run", "--spec", file, *rows, "--out", folder))
+
+
+def list_names() -> None:
+    """List the names that other commands take: experiments, methods, schedules, data sets."""
+    import textwrap
+
+    from osscl.data.benchmarks import DATASETS
+    from osscl.methods import CONFIGURATIONS
+    from osscl.methods.base import SCHEDULES
+    from osscl.runs.spec import EXPERIMENTS
+    from osscl.stream.scenario import Regime
+    from osscl.vision.backbones import BACKBONES
+
+    typer.echo(
+        f"{len(EXPERIMENTS)} experiments, {len(CONFIGURATIONS)} methods, {len(SCHEDULES)} schedules, "
+        f"{len(DATASETS)} data sets.\n\nExperiments (osscl run NAME):"
+    )
+    for name, scenario in EXPERIMENTS.items():
+        count = f"{scenario.labels_per_class} labels/class"
+        share = f"P={scenario.labeled_fraction:g}" if scenario.labeled_fraction else count
+        world = " + ".join((scenario.main, *scenario.peripheral))
+        typer.echo(f"  {name:<17} {world:<22} {share}, memory {scenario.memory}, {scenario.steps} steps")
+    for title, names in {
+        "Methods (--method)": CONFIGURATIONS, "Schedules (--schedule)": SCHEDULES, "Data sets": DATASETS,
+        "Regimes (--regime)": get_args(Regime), "Backbones": BACKBONES,
+    }.items():  # fmt: skip
+        lines = textwrap.wrap(", ".join(names), 76, break_on_hyphens=False)
+        typer.echo("\n  ".join([f"{title}:", *lines]))
+    typer.echo("Fields (--set): osscl run NAME --dry-run --full\nTables, figures and limitations: osscl table list")

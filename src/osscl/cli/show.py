@@ -1,31 +1,37 @@
-"""How runs look: a live line on a terminal, plain lines elsewhere; records as tables."""
+"""Output of the commands: tables, specs and records as a terminal shows them."""
 
-import contextlib
 import os
 import shlex
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
+import typer
+import yaml
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from osscl.methods.base import Progress
+from osscl.config import flat, plain
+from osscl.methods.base import SCHEDULES
 from osscl.report.tables import minutes
+from osscl.runs.checkpoint import Watcher
+from osscl.runs.progress import PlainProgress, live_progress
 from osscl.runs.record import RunRecord, StepRecord
-from osscl.runs.spec import describe_schedule
+from osscl.runs.spec import RunSpec, describe_schedule, display_name, spec_to_plain
+from osscl.text import printable
 
 DASH = "—"
-ROOM = 10  # columns of a terminal, which a column of a table needs for words
+MIN_WIDTH = 10  # columns of the terminal that a column of prose needs
 
 
 def console() -> Console:
-    """Of the terminal's width; where there is none, wide enough for what goes to a file or another program."""
+    """As wide as the terminal; 160 columns for files and pipes, unless $COLUMNS says otherwise."""
     made = Console(markup=False) if on_terminal() or "COLUMNS" in os.environ else Console(width=160, markup=False)
     return made if made.width > 0 else Console(width=80, markup=False)
 
@@ -34,179 +40,143 @@ def on_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()  # it may be closed
 
 
-def table(*columns: str, caption: str | None = None) -> Table:
-    """A table whose cells fold where it is narrow: an id that is cut short is none."""
-    made = Table(caption=caption)
+def watching(title: str) -> AbstractContextManager[Watcher]:
+    """Show the progress of a command: a bar in a terminal, lines elsewhere."""
+    return live_progress(title, Console()) if on_terminal() else nullcontext(PlainProgress(title))
+
+
+class SafeTable(Table):
+    """A table whose cells may hold names from files: control characters in them are escaped."""
+
+    def add_row(self, *cells: Any, **style: Any) -> None:
+        safe = ("\n".join(map(printable, cell.split("\n"))) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*safe, **style)
+
+
+def table(*columns: str, caption: str | None = None) -> SafeTable:
+    """A table whose cells fold in a narrow terminal: an id cut short would be useless."""
+    made = SafeTable(caption=caption)
     for name in columns:
-        made.add_column(name, overflow="fold")
+        made.add_column(printable(name), overflow="fold")
     return made
 
 
-def narrow_table(*columns: str) -> Table:
-    """The same without a frame, for many columns or rows of one line."""
+def narrow_table(*columns: str) -> SafeTable:
+    """A table without a frame, for many columns or one-line rows."""
     made = table(*columns)
     made.box, made.padding, made.pad_edge, made.show_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False, False
     return made
 
 
 def unbroken(made: Table, columns: int, width: int) -> Table:
-    """The table with its first columns never broken, as names that are copied must not be, if others have room left."""
+    """Keep the first columns on one line, so that their names can be copied, if that leaves room for the others."""
     first = made.columns[:columns]
     longest = [max(cell_len(str(cell)) for cell in (column.header, *column.cells)) for column in first]
-    if sum(longest) + ROOM * (len(made.columns) - columns) <= width:
+    if sum(longest) + MIN_WIDTH * (len(made.columns) - columns) <= width:
         for column in first:
             column.no_wrap = True
     return made
 
 
 def counted(n: int, noun: str) -> str:
-    """As in 1 run, 2 runs."""
+    """1 run, 2 runs."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def quoted(*words: str | Path) -> str:
-    """A command to be typed or pasted."""
+    """A command line to copy, quoted for the shell."""
     return shlex.join(map(str, words))
 
 
-@contextlib.contextmanager
-def watching(title: str) -> "Iterator[PlainWatcher]":
-    """Whoever looks on: at most one read of the device a second. The terminal is given back however the run ends."""
-    if not on_terminal():
-        yield PlainWatcher(title)
-        return
-    with Live(console=Console(), transient=True, auto_refresh=False) as live:
-        yield LiveWatcher(title, live)
-
-
-class PlainWatcher:
-    """A line at the start of a phase, every ten seconds, and after each step."""
-
-    every = 10.0
-
-    def __init__(self, title: str) -> None:
-        self.title = title
-        self.phase = ("", -1)
-        self.shown = 0.0
-        self.meter = Meter()
-        self.estimate = Estimate()
-
-    def progress(self, t: int, steps: int, progress: Progress) -> None:
-        now = time.monotonic()
-        fresh = (progress.phase, t) != self.phase
-        if fresh:
-            self.phase = (progress.phase, t)
-            self.meter.start(progress, now)
-        if fresh or now - self.shown >= self.every:
-            self.shown = now
-            self.line(
-                describe(self.title, t, steps, progress, self.meter.rate(progress, now), self.estimate.left(t, steps))
-            )
-
-    def stepped(self, t: int, steps: int, overall: float, record: StepRecord) -> None:
-        self.estimate.stepped(t)
-        self.line(f"{self.title}  step {t + 1}/{steps}  accuracy {overall:.1f} %{gate_words(record)}")
-
-    def line(self, text: str) -> None:
-        print(text, flush=True)
-
-
-class LiveWatcher(PlainWatcher):
-    """The same lines, the last one rewritten in place once a second."""
-
-    every = 1.0
-
-    def __init__(self, title: str, live: Live) -> None:
-        super().__init__(title)
-        self.live = live
-
-    def line(self, text: str) -> None:
-        self.live.update(Text(text, overflow="ellipsis", no_wrap=True), refresh=True)
-
-    def stepped(self, t: int, steps: int, overall: float, record: StepRecord) -> None:
-        self.estimate.stepped(t)
-        text = f"{self.title}  step {t + 1}/{steps}  accuracy {overall:.1f} %{gate_words(record)}"
-        self.live.console.print(text, highlight=False)
-
-
-class Meter:
-    """Views a second since the phase began, or went on."""
-
-    def start(self, progress: Progress, now: float) -> None:
-        self.first, self.since = progress, now
-
-    def rate(self, progress: Progress, now: float) -> float | None:
-        seconds = now - self.since
-        return (progress.views - self.first.views) / seconds if seconds > 0.2 else None
-
-
-class Estimate:
-    """Seconds to the end, from the steps after the first: the first is longer and would mislead."""
-
-    def __init__(self) -> None:
-        self.ends: list[tuple[int, float]] = []
-
-    def stepped(self, t: int) -> None:
-        self.ends.append((t, time.monotonic()))
-
-    def left(self, t: int, steps: int) -> float | None:
-        if len(self.ends) < 2:
-            return None
-        (t0, first), (t1, last) = self.ends[0], self.ends[-1]
-        a_step = (last - first) / (t1 - t0)
-        return max(0.0, (steps - t) * a_step - (time.monotonic() - last))
-
-
-def describe(title: str, t: int, steps: int, progress: Progress, rate: float | None, left: float | None) -> str:
-    """Step of steps, phase, updates, loss, speed, time left."""
-    parts = [title, f"step {t + 1}/{steps}", f"{progress.phase} {progress.update}/{progress.updates}"]
-    if progress.loss is not None:
-        parts.append(f"loss {float(progress.loss):.3f}")
-    if rate is not None:
-        parts.append(f"{rate:,.0f} views/s")
-        views_left = progress.views / progress.update * (progress.updates - progress.update)
-        parts.append(f"phase {clock(views_left / rate)} left" if rate else "")
-    if left is not None:
-        parts.append(f"run {clock(left)} left")
-    return "  ".join(part for part in parts if part)
-
-
-def clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
-
-
-def gate_words(record: StepRecord) -> str:
-    if record.gate is None or record.gate.auroc_seen is None:
-        return ""
-    return f"  gate AUROC {record.gate.auroc_seen:.3f}, {record.gate.passed} of {record.unlabeled} let in"
-
-
 def number(value: float | None, digits: int = 1) -> str:
-    """Missing is a dash."""
+    """The number, or a dash if it is missing."""
     return DASH if value is None else f"{value:.{digits}f}"
 
 
+def announce(spec: RunSpec, out: Path) -> None:
+    """Print the spec of a run about to start, its id and its folder; of a finished run only the last two."""
+    finished = (out / spec.id / f"{spec.id}.json").exists()
+    if not finished:
+        print_spec(spec)
+    print_id(spec, out)
+    if finished:
+        typer.echo("# This run is finished; it is not run again.")
+
+
+def print_id(spec: RunSpec, out: Path) -> None:
+    typer.echo(
+        f"# {display_name(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}"
+    )
+
+
+class LineByLine(yaml.SafeDumper):
+    """YAML with one line per field: lists are written as [a, b]."""
+
+
+LineByLine.add_representer(
+    list, lambda dumper, value: dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+)
+
+
+def print_spec(spec: RunSpec, *, full: bool = False) -> None:
+    """Print what differs from the defaults of the method, or the `full` spec, which `osscl run --spec` reads."""
+    shown = spec_to_plain(spec) if full else _without_defaults(spec)
+    typer.echo(yaml.dump(shown, Dumper=LineByLine, sort_keys=False, width=80).rstrip())
+    if not full:
+        changed, total = len(shown["method"]) - 1, len(_method_fields(spec.method))
+        typer.echo(f"# {changed} of {total} method fields differ from their defaults; --dry-run --full shows all")
+
+
+def _without_defaults(spec: RunSpec) -> dict[str, Any]:
+    """The fields of a spec that are not at their defaults; those of the method are dotted, as `--set` takes them."""
+    scenario, schedule = spec.scenario, spec.schedule
+    kept = [field for field in fields(scenario) if getattr(scenario, field.name) != field.default]
+    short = {
+        "scenario": {field.name: plain(getattr(scenario, field.name)) for field in kept},
+        "method": {"type": spec.type, **_changed_fields(spec.method)},
+        "schedule": schedule.name if schedule == SCHEDULES.get(schedule.name) else plain(schedule),
+        "seed": spec.seed,
+    }
+    return short if spec.stream is None else {**short, "stream": spec.stream}
+
+
+def _method_fields(config: Any) -> dict[str, Any]:
+    return flat(plain(config))
+
+
+def _changed_fields(config: Any) -> dict[str, Any]:
+    """The fields that differ from the defaults of the config's type; all of them if it has required fields."""
+    try:
+        defaults = _method_fields(type(config)())
+    except TypeError:
+        return _method_fields(config)
+    missing = object()
+    return {key: value for key, value in _method_fields(config).items() if defaults.get(key, missing) != value}
+
+
 def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
-    """Runs side by side, a row a step: accuracy, what the gate did, and under them forgetting and seconds."""
+    """Runs side by side, a row per step: accuracy and gate, then forgetting and seconds."""
     first = records[0][1]
     seeds = sorted({record.spec.seed for _, record in records})
     gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
-    fullest = (gated or [first])[0]  # labels alone have no reference to speak of
+    fullest = (gated or [first])[0]  # labels-only has no reference to describe
     caption = (
-        f"Accuracy in % over the classes met so far, {first.evaluated_rows} {first.evaluated_on} images in all; "
+        f"Accuracy in % over all classes so far ({first.evaluated_rows} {first.evaluated_on} images in total); "
         f"schedule {describe_schedule(fullest.spec)}, seed {', '.join(map(str, seeds))}, "
         f"n = 1 run{' each' if len(records) > 1 else ''}."
     )
     if gated:
-        caption += " Gate: unlabelled images of classes met against all others; precision: of those let in, share met."
+        caption += (
+            " Gate AUROC: unlabelled images of known classes against all others. "
+            "Precision: share of known classes among the accepted images."
+        )
     if any(phase.cached for _, record in records for step in record.steps for phase in step.phases):
-        caption += " Seconds: a reference network that was there counts as it cost."
+        caption += " Seconds: a cached reference counts its original training time."
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
-        table.add_column(name, justify="right", no_wrap=True)
-    for name in ("gate AUROC", "let in", "precision") if gated else ():
+        table.add_column(printable(name), justify="right", no_wrap=True)
+    for name in ("gate AUROC", "accepted", "precision") if gated else ():
         table.add_column(name, justify="right", no_wrap=True)
     for t in range(max(len(record.overall) for _, record in records)):
         shown = [number(record.overall[t]) if t < len(record.overall) else DASH for _, record in records]
@@ -215,7 +185,7 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
     timed = [minutes(record) for _, record in records]
     table.add_row("seconds", *(number(None if one is None else 60 * one, 0) for one in timed))
-    return Group(table, Text(caption))  # below it, not in it: a narrow table would break it into many short lines
+    return Group(table, Text(caption))  # rich would wrap a table's own caption at the table's width
 
 
 def _gate_cells(step: StepRecord | None) -> list[str]:
@@ -223,8 +193,5 @@ def _gate_cells(step: StepRecord | None) -> list[str]:
         return []
     if step.gate is None:
         return [DASH, DASH, DASH]
-    return [
-        number(step.gate.auroc_seen, 3),
-        f"{step.gate.passed} of {step.unlabeled}",
-        number(step.gate.precision_seen, 2),
-    ]
+    accepted = f"{step.gate.passed} of {step.unlabeled}"
+    return [number(step.gate.auroc_seen, 3), accepted, number(step.gate.precision_seen, 2)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli.inspect import in_one_line, tell
-from osscl.cli.wanted import Device
+from osscl.cli.options import Device
 
 if TYPE_CHECKING:
     from osscl.agent.sorting import Place

@@ -1,20 +1,20 @@
-"""From a name, flags and changes to a spec."""
+"""From what is typed, or a file, to a spec."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from osscl.errors import SpecError
 
-MOST_SEEDS = 1000  # of one command
-RENAMED = {"labeled": "labeled_fraction", "validation": "validation_share"}  # flags of fields with other names
-OWN_FLAGS = {"seed": "--seed", "stream": "--stream", "method": "--method"}
-
 if TYPE_CHECKING:
     from osscl.runs.spec import RunSpec
 
+MAX_SEEDS = 1000  # in one command
+SCENARIO_FIELDS = {"labeled": "labeled_fraction", "validation": "validation_share"}  # of flags with shorter names
+OWN_FLAGS = {"seed": "--seed", "stream": "--stream", "method": "--method"}
+
 
 def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
-    """`0-2` is 0, 1, 2; `0,3` is 0, 3; both may be mixed."""
+    """0-2 means 0, 1, 2; 0,3 means 0 and 3; both can be combined."""
     if seed is not None and seeds is not None:
         raise SpecError("give --seed or --seeds, not both")
     if seeds is None:
@@ -22,12 +22,11 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
     chosen: list[int] = []
     for part in seeds.split(","):
         first, dash, last = part.strip().partition("-")
-        written = all(end.isdecimal() and len(end) < 20 for end in (first, last if dash else first))
-        if not written or (dash and int(last) < int(first)):
+        last = last if dash else first
+        if not all(end.isdecimal() and len(end) < 20 for end in (first, last)) or int(last) < int(first):
             raise SpecError(f"seeds must be written as 0-2 or 0,3,5, got {seeds!r}")
-        last = last or first
-        if len(chosen) + int(last) - int(first) >= MOST_SEEDS:
-            raise SpecError(f"at most {MOST_SEEDS} seeds go in one command, got {seeds!r}")
+        if len(chosen) + int(last) - int(first) >= MAX_SEEDS:
+            raise SpecError(f"seeds must be at most {MAX_SEEDS}, got {seeds!r}")
         chosen += range(int(first), int(last) + 1)
     return list(dict.fromkeys(chosen))
 
@@ -35,7 +34,7 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
 def spec_of(
     name: str | None, flags: dict[str, Any], method: str, schedule: str, changes: list[str], scenario: Any
 ) -> "RunSpec":
-    """The spec that a name, flags and changes make."""
+    """The spec of a named experiment, or of the `scenario` of a stream file, with flags and `--set` changes applied."""
     from dataclasses import fields, replace
 
     from osscl.config import from_plain, override
@@ -47,27 +46,26 @@ def spec_of(
     else:
         made = scenario_of(experiment(name) if name is not None else None, flags)
     spec = make_spec(made, method, schedule, 0)
-    by_flag = {f"scenario.{RENAMED.get(key, key)}": as_typed(key) for key in said(flags)}
-    own, ours, methods = {field.name for field in fields(RunSpec)} - {"method"}, [], []
+    set_by_flag = {f"scenario.{SCENARIO_FIELDS.get(key, key)}": _as_typed(key) for key in _given(flags)}
+    own, of_spec, of_method = {field.name for field in fields(RunSpec)} - {"method"}, [], []
     for change in changes:
         path = change.partition("=")[0].strip()
         if path in OWN_FLAGS:
-            raise SpecError(f"{path} has a flag of its own: {OWN_FLAGS[path]}")
+            raise SpecError(f"--set {path}: use {OWN_FLAGS[path]} instead")
         if path.startswith("scenario.") and scenario is not None:
-            raise SpecError(f"--stream brings the scenario: leave --set {path} out")
-        if (flag := by_flag.get(path)) is not None:
-            raise SpecError(f"--set {path} and {flag} say the same: leave one out")
+            raise SpecError(f"--stream defines the scenario: remove --set {path}")
+        if (flag := set_by_flag.get(path)) is not None:
+            raise SpecError(f"--set {path} and {flag} set the same field: remove one of them")
         if path.split(".")[0] in own:
-            ours.append(change)
+            of_spec.append(change)
         else:
-            methods.append(change.strip().removeprefix("method."))
-    # method is typed Any; its own fields check themselves
-    spec = replace(override(spec, ours), method=override(spec.method, methods))
-    return known(spec)
+            of_method.append(change.strip().removeprefix("method."))
+    # RunSpec.method is typed Any, so override() must be given the config itself to check its fields
+    return known(replace(override(spec, of_spec), method=override(spec.method, of_method)))
 
 
 def known(spec: "RunSpec") -> "RunSpec":
-    """The spec, if its data sets are known and a file could hold all of it."""
+    """The spec, if its data sets exist and a file could hold all of it."""
     from osscl.data.benchmarks import dataset
     from osscl.runs.spec import spec_from_plain, spec_to_plain
 
@@ -77,11 +75,12 @@ def known(spec: "RunSpec") -> "RunSpec":
 
 
 def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
+    """The scenario `base` with flags applied, or one of flags alone."""
     from dataclasses import replace
 
     from osscl.stream.scenario import ScenarioSpec
 
-    given: dict[str, Any] = {RENAMED.get(key, key): value for key, value in said(flags).items()}
+    given: dict[str, Any] = {SCENARIO_FIELDS.get(key, key): value for key, value in _given(flags).items()}
     if "peripheral" in given:
         given["peripheral"] = tuple(name for entry in given["peripheral"] for name in entry.split(","))
     if base is None:
@@ -94,7 +93,7 @@ def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
         given.setdefault("labeled_fraction", None)
     if "labeled_fraction" in given and given["labeled_fraction"] is not None:
         given.setdefault("labels_per_class", None)
-    if set(given) & {"main", "peripheral", "regime", "labeled_fraction"}:  # counts were filled in for the old ones
+    if set(given) & {"main", "peripheral", "regime", "labeled_fraction"}:  # let ScenarioSpec fill the counts in again
         given = {"related": None, "unrelated": None, **given}
     if "main" in given:
         given.setdefault("classes_per_step", None)
@@ -102,13 +101,13 @@ def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
 
 
 def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
-    """The spec that a file holds; `flags` are those that would say something else."""
+    """The spec in a file; none of `flags` may be given with it."""
     import yaml
 
     from osscl.runs.spec import spec_from_plain
 
-    if given(flags):
-        raise SpecError(f"--spec says it all: leave {', '.join(given(flags))} out")
+    if given := _given(flags):
+        raise SpecError(f"--spec defines the whole run: remove {', '.join(map(_as_typed, given))}")
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
@@ -121,25 +120,20 @@ def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
         raise SpecError(f"{path}: {error}") from None
 
 
-def given(flags: dict[str, Any]) -> list[str]:
-    """Names of the flags that were given, as they are typed."""
-    return [as_typed(key) for key in said(flags)]
-
-
-def said(flags: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in flags.items() if value is not None and value != []}
-
-
-def as_typed(flag: str) -> str:
-    return "the experiment" if flag == "experiment" else f"--{flag.replace('_', '-')}"
-
-
-def manifest_of(path: Path | None, flags: dict[str, Any]) -> dict[str, Any] | None:
-    """The stream that a file holds; `flags` are those that would say something else."""
+def read_stream_file(path: Path | None, flags: dict[str, Any]) -> dict[str, Any] | None:
+    """The stream in a file; none of `flags` may be given with it."""
     if path is None:
         return None
-    if given(flags):
-        raise SpecError(f"--stream brings scenario and seed: leave {', '.join(given(flags))} out")
+    if given := _given(flags):
+        raise SpecError(f"--stream defines scenario and seed: remove {', '.join(map(_as_typed, given))}")
     from osscl.stream.manifest import read_manifest
 
     return read_manifest(path)
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in flags.items() if value is not None and value != []}
+
+
+def _as_typed(flag: str) -> str:
+    return "the experiment" if flag == "experiment" else f"--{flag.replace('_', '-')}"

@@ -1,192 +1,191 @@
-"""`osscl table`: the paper's tables, ours beside them."""
+"""`osscl table`: the paper's tables, figures and stated limitations, our numbers beside the paper's."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.cli import wanted as ask
-from osscl.cli.engine import Address, EngineName, GpuShare, SharedDevice, ShareReferences, Track, how_of
+from osscl.cli import options as opt
+from osscl.errors import SpecError, UserError
 
 if TYPE_CHECKING:
-    from osscl.cli.engine import How
-    from osscl.cli.wanted import Left, Recorded, Wanted
     from osscl.paper.plan import Cost
-    from osscl.report.formats import TableSection
+    from osscl.report.formats import ResultTable
     from osscl.runs.record import RunRecord
     from osscl.runs.spec import RunSpec
 
-    Show = Callable[[dict[str, RunRecord]], None]
-
-Name = Annotated[str, typer.Argument(metavar="list|T1..T18", help="A table, or `list` for all of them.")]
+Name = Annotated[
+    str, typer.Argument(metavar="list|T1..T18|F1|F2|L1..L3", help="A table, figure or limitation; `list` lists them.")
+]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves of F1 or F2.")]
 
 
 def table(
     name: Name,
-    seeds: ask.Seeds = "0-2",
-    cells: ask.Cells = None,
-    schedule: ask.ScheduleName = "paper",
-    shard: ask.Shard = None,
-    on: ask.On = "paper",
-    run: ask.Run = True,
-    dry_run: ask.DryRun = False,
-    format: ask.Format = "text",
-    results: ask.Results = None,
-    device: ask.Device = "auto",
-    data: ask.Data = None,
-    out: ask.Out = Path("runs"),
-    max_minutes: ask.MaxMinutes = None,
-    engine: EngineName = "local",
-    address: Address = None,
-    gpu_share: GpuShare = None,
-    share_references: ShareReferences = True,
-    shared_device: SharedDevice = False,
-    track: Track = None,
+    seeds: opt.Seeds = "0-2",
+    cells: opt.Cells = None,
+    schedule: opt.ScheduleName = "paper",
+    shard: opt.Shard = None,
+    on: opt.On = "paper",
+    run: opt.Run = True,
+    dry_run: opt.DryRun = False,
+    format: opt.Format = "text",
+    svg: Svg = None,
+    results: opt.Results = None,
+    device: opt.Device = "auto",
+    data: opt.Data = None,
+    out: opt.Out = Path("runs"),
+    max_minutes: opt.MaxMinutes = None,
+    engine: opt.EngineName = "local",
+    address: opt.Address = None,
+    gpu_share: opt.GpuShare = None,
+    share_references: opt.ShareReferences = True,
+    shared_device: opt.SharedDevice = False,
+    track: opt.Track = None,
 ) -> None:
-    """Make a table of the paper: run what is missing, nothing twice, and print ours beside the paper's."""
-    from osscl.paper.tables import TABLES, one_of
+    """Print a table, figure or limitation of the paper, our numbers beside its own; run what is missing."""
+    from osscl.paper.tables import FIGURES, table_named
+    from osscl.storage import refuse_to_overwrite
 
-    ask.known_format(format)
+    opt.refuse_format(format)
     if name == "list":
-        _list(seeds, schedule, on, format, ask.recorded_in(results, out))
+        show_table(tables_list(seeds, schedule, on, opt.recorded_in(results, out)), format)
         return
-    asked = ask.wanted(one_of(TABLES, "table", name, "list"), seeds, schedule, on, cells, shard)
-    how = how_of(
+    request = opt.table_request(table_named(name), seeds, schedule, on, cells, shard)
+    if svg is not None and request.table.id not in FIGURES:
+        raise SpecError(f"--svg draws the figures {' and '.join(FIGURES)}, not {request.table.id}")
+    execution = opt.execution_options(
         out, data, device, max_minutes, engine, address, gpu_share, share_references, shared_device, track
     )  # fmt: skip
-    there = ask.recorded_in(results, out)
-    make(asked, there, how, partial(show_outcomes, asked, format), run=run, dry_run=dry_run, quiet=format != "text")
-
-
-def make(
-    asked: "Wanted", there: "Recorded", how: "How", show: "Show", *, run: bool, dry_run: bool, quiet: bool
-) -> None:
-    """Show the plan; or carry out what is missing, show what is there then, and tell what is not."""
-    from osscl.cli.show import counted
-
+    refuse_to_overwrite(svg)
+    recorded = opt.recorded_in(results, out)
     if dry_run:
-        show_plan(asked, there, how)
+        show_plan(request, recorded, execution)
         return
-    made = ask.complete(asked, there, how, quiet) if run else ask.Made(there.records)
-    show(made.records)
+    made = opt.complete(request, recorded, execution, format != "text") if run else opt.RunResults(recorded.records)
+    show_request(request, made.records, format, svg)
     if made.diverged is not None:
         raise made.diverged
-    if made.occupied:
-        runs = f"{counted(made.occupied, 'run')} {'is' if made.occupied == 1 else 'are'}"
-        typer.echo(f"osscl: {runs} being made by another process; the same command shows more later", err=True)
-        raise typer.Exit(ask.UNFINISHED)
+    if made.locked:
+        from osscl.cli.show import counted
+
+        are = "is" if made.locked == 1 else "are"
+        line = f"{counted(made.locked, 'run')} {are} locked by another process; run the same command again later"
+        typer.echo(f"osscl: {line}", err=True)
+        raise typer.Exit(opt.UNFINISHED)
 
 
-def show_outcomes(asked: "Wanted", format: str, records: "dict[str, RunRecord]") -> None:
-    """Every cell, ours beside the paper's."""
-    from osscl.report import paper
+def show_request(request: opt.TableRequest, records: "dict[str, RunRecord]", format: str, svg: Path | None) -> None:
+    """Print the table or figure, and draw the figure where a file is given."""
+    from osscl.paper.score import outcome
+    from osscl.paper.tables import FIGURES
+    from osscl.report.curves import gate_svg
+    from osscl.report.paper_comparison import gate_table, paper_table
+    from osscl.storage import write_text
 
-    raw = format == "csv" and asked.table.cells
-    show_section(
-        (paper.raw_section if raw else paper.section)(asked.table, records, asked.schedule, asked.seeds), format
-    )
+    asked = request.table
+    if asked.id not in FIGURES:
+        show_table(paper_table(asked, records, request.schedule, request.seeds), format)
+        return
+    found = outcome(asked.cells[0], records, request.schedule, request.seeds)
+    made = gate_table(asked, found, request.seeds)
+    show_table(made, format)
+    if svg is None:
+        return
+    if not found.records:
+        raise UserError(
+            f"nothing to draw in {svg}: no run of {asked.id} is recorded at schedule {request.schedule.name}"
+        )
+    write_text(svg, gate_svg(made.title, made.notes[1], found.records))
+    typer.echo(f"written to {svg}", err=True)
 
 
-def show_section(section: "TableSection", format: str) -> None:
-    """A table in one of the formats; in LaTeX words around it are comments, in CSV there are none."""
-    from osscl.report.formats import as_csv, as_latex, as_markdown
+def show_table(table: "ResultTable", format: str) -> None:
+    """Print a table in one of the formats; LaTeX has title and notes as comments, CSV has neither."""
+    from osscl.cli.show import console
+    from osscl.report.formats import to_csv, to_latex, to_markdown, to_rich
 
     if format == "text":
-        _show_text(section)
-        return
-    if format == "csv":
-        typer.echo(as_csv(section), nl=False)
-        return
-    comment = "% " if format == "latex" else ""
-    typer.echo(f"{comment}{section.title}\n")
-    typer.echo((as_markdown if format == "markdown" else as_latex)(section))
-    for line in section.note.splitlines():
-        typer.echo(f"{comment}{line}")
+        screen = console()
+        screen.print(to_rich(table, screen.width), highlight=False)
+    elif format == "csv":
+        typer.echo(to_csv(table), nl=False)
+    else:
+        comment, rendered = ("% ", to_latex(table)) if format == "latex" else ("", to_markdown(table))
+        typer.echo(f"{comment}{table.title}\n\n{rendered}")
+        for note in table.notes:
+            typer.echo(f"{comment}{note}")
 
 
-def _show_text(section: "TableSection") -> None:
-    """A table on the terminal; words around it wrap at its width."""
-    import textwrap
-
-    from osscl.cli import show
-
-    console, shown = show.console(), show.narrow_table(*section.columns)
-    for row in section.rows:
-        shown.add_row(*row)
-    typer.echo(textwrap.fill(section.title, console.width, break_on_hyphens=False) + "\n")
-    console.print(show.unbroken(shown, 2, console.width))
-    typer.echo()
-    for line in section.note.splitlines():
-        typer.echo(textwrap.fill(line, console.width, break_on_hyphens=False))
-
-
-def show_plan(asked: "Wanted", there: "Recorded", how: "How") -> None:
-    """The runs of a part of a table, and what those that are missing will cost."""
-    from osscl.cli.show import console, counted, narrow_table, unbroken
+def show_plan(request: opt.TableRequest, recorded: opt.Recorded, execution: opt.ExecutionOptions) -> None:
+    """Print the runs of a request and the expected cost of those that are missing."""
+    from osscl.cli.show import counted
     from osscl.paper.plan import cells_by_run
+    from osscl.report.formats import Column, ResultTable
 
-    specs, left = asked.runs(), there.left(asked, how.timed)
-    made = cells_by_run(asked.table.cells, asked.schedule, asked.seeds)
-    screen, shown = console(), narrow_table("run", "cells", "seed", "state")
-    for spec in specs:
-        shown.add_row(spec.id, ", ".join(made[spec.id]), str(spec.seed), _state(spec, there, left, how))
-    screen.print(unbroken(shown, 1, screen.width))
-    typer.echo()
-    cost = left.cost(there.records.values())
-    part = f", part {asked.shard[0]} of {asked.shard[1]}" if asked.shard else ""
-    told = f"{counted(len(specs), 'run')}, {len(left.runs)} to run"
-    typer.echo(f"{asked.table.id}, schedule {asked.schedule.name}{part}: {told}")
-    if left.untimed:
-        anew = f"{len(left.untimed)}, to be made anew in {how.anew().options.out}"
-        typer.echo(f"of these, recorded without a time that counts: {anew}")
-    typer.echo(f"reference networks to train or take from the cache: {cost.references}, each once")
-    typer.echo(f"expected minutes: {minutes_words(cost, len(left.runs))}")
+    specs, missing = request.runs, recorded.missing(request, execution.timed)
+    filled = cells_by_run(request.table.cells, request.schedule, request.seeds)
+    rows = [
+        (spec.id, ", ".join(filled[spec.id]), spec.seed, _state(spec, recorded, missing, execution)) for spec in specs
+    ]
+    columns = (Column("run"), Column("cells"), Column("seed", "number"), Column("state"))
+    cost = missing.cost(recorded.records.values())
+    part = f", part {request.shard[0]} of {request.shard[1]}" if request.shard else ""
+    counts = f"{counted(len(specs), 'run')}, {len(missing.runs)} to run"
+    title = f"{request.table.id}, schedule {request.schedule.name}{part}: {counts}"
+    notes = [
+        f"Reference networks to train or take from the cache: {cost.references}.",
+        f"Expected minutes: {minutes_words(cost, len(missing.runs))}.",
+    ]
+    if missing.untimed:
+        where = execution.for_timing().options.out
+        notes.insert(0, f"Recorded without a time that counts, to be repeated in {where}: {len(missing.untimed)}.")
+    show_table(ResultTable(title, columns, rows, tuple(notes)), "text")
 
 
-def _state(spec: "RunSpec", there: "Recorded", left: "Left", how: "How") -> str:
-    out = how.options.out
-    if spec in left.missing:
-        return "begun" if (out / spec.id / "spec.json").exists() else "to run"
-    if spec in left.untimed:
-        return "begun anew" if (how.anew().options.out / spec.id / "spec.json").exists() else "to time"
-    return "recorded" if spec.id in there.records else "damaged record"
+def _state(
+    spec: "RunSpec", recorded: opt.Recorded, missing: opt.MissingRuns, execution: opt.ExecutionOptions
+) -> str:  # fmt: skip
+    if spec in missing.unrecorded:
+        return "started" if (execution.options.out / spec.id / "spec.json").exists() else "to run"
+    if spec in missing.untimed:
+        folder = execution.for_timing().options.out / spec.id
+        return "started again" if (folder / "spec.json").exists() else "to time"
+    return "recorded" if spec.id in recorded.records else "damaged record"
 
 
 def minutes_words(cost: "Cost", runs: int) -> str:
-    """By the records' own timings, and how many runs there is no such record for."""
+    """Expected minutes, and the number of runs without a record to estimate from."""
     from osscl.cli.show import counted
 
     if cost.unknown == runs:
         return "no record to estimate from" if runs else "0"
     rest = f"; {counted(cost.unknown, 'run')} with no record to estimate from" if cost.unknown else ""
-    return minutes_number(cost.seconds) + rest
+    return ("less than 1" if 0 < cost.seconds < 60 else f"{cost.seconds / 60:.0f}") + rest
 
 
-def minutes_number(seconds: float) -> str:
-    return f"{seconds / 60:.0f}" if seconds >= 60 or not seconds else "less than 1"
+def tables_list(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "ResultTable":
+    """Every table, figure and limitation: cells, runs, recorded runs, minutes for the rest; a summary first."""
+    from osscl.paper.tables import ALL_TABLES
+    from osscl.report.formats import Column, ResultTable, Row
 
-
-def _list(seeds: str, schedule: str, on: str, format: str, there: "Recorded") -> None:
-    """Every table and figure: what it shows, cells, runs, recorded, minutes for the rest."""
-    from osscl.paper.tables import FIGURES, TABLES
-    from osscl.report.formats import DASH, TableSection
-
-    lines = []
-    for one in (*TABLES.values(), *FIGURES.values()):
-        asked = ask.wanted(one, seeds, schedule, on)
-        runs, left = len(asked.runs()), there.left(asked)
-        cost = left.cost(there.records.values())
-        damaged = sum(spec.id not in there.records for spec in asked.runs()) - len(left.missing)
-        counts = len(one.cells), runs, runs - len(left.runs) - damaged
-        time = minutes_number(cost.seconds) if cost.unknown < len(left.runs) or not left.runs else DASH
-        lines.append((one.id, one.brief, *map(str, counts), time, str(cost.unknown)))
-    note = (
-        f"Schedule {schedule}, seeds {seeds}. Where minutes are asked for, a run is recorded when it is timed. "
-        "Minutes: of the runs that are not recorded, by the records' own timings, a shared reference once. Unknown: "
-        "how many of them there is no record to estimate from; the minutes are without these."
+    rows, runs = list[Row](), dict[str, bool]()
+    for one in ALL_TABLES.values():
+        request = opt.table_request(one, seeds, schedule, on)
+        specs, missing = request.runs, recorded.missing(request)
+        unfinished = {spec.id for spec in missing.runs}
+        done = [spec.id for spec in specs if spec.id in recorded.records and spec.id not in unfinished]
+        runs |= {spec.id: runs.get(spec.id, False) or spec.id in done for spec in specs}
+        cost = missing.cost(recorded.records.values())
+        minutes = None if missing.runs and cost.unknown == len(missing.runs) else round(cost.seconds / 60 + 0.49)
+        rows.append((one.id, one.brief, len(one.cells), len(specs), len(done), minutes, cost.unknown))
+    names = ("cells", "runs", "recorded", "minutes", "unknown")
+    columns = (Column("", fields=("id",)), Column("what it shows"), *(Column(name, "number") for name in names))
+    place = " on digits among letters" if on == "demo" else ""
+    title = f"{len(rows)} tables, figures and limitations{place}: {sum(runs.values())} of {len(runs)} runs recorded."
+    notes = (
+        f"Schedule {schedule}, seeds {seeds}. Where minutes are shown, a run counts as recorded once it is timed.",
+        "Minutes: estimate for the missing runs from recorded timings, a shared reference counted once.",
+        "Unknown: missing runs without a record to estimate from; not included in the minutes.",
     )
-    columns = ("", "what it shows", "cells", "runs", "recorded", "minutes", "unknown")
-    where = ", on digits among letters" if on == "demo" else ""
-    show_section(TableSection(f"Tables and figures of the paper{where}", columns, lines, note), format)
+    return ResultTable(title, columns, rows, notes)

@@ -12,9 +12,9 @@ from osscl.errors import SpecError, Stopped
 
 if TYPE_CHECKING:
     from osscl.runs.spec import RunSpec
-    from osscl.tools.tune import Search, Tried
+    from osscl.tools.tune import Search, TrialSummary
 
-SEARCH = "learner.lam=[.05,.2], learner.optimiser.rate=1e-4..1e-2:log, learner.gamma=learner.lam; may be repeated."
+SEARCH = "learner.lam=[.05,.2], learner.optimiser.rate=1e-4..1e-2:log, learner.gamma=learner.lam; repeatable."
 
 
 def tune(
@@ -32,15 +32,15 @@ def tune(
     spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A spec from a file.")] = None,
     changes: Changes = None,
     search: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUES", help=SEARCH)] = None,
-    space: Annotated[str | None, typer.Option(help="paper: its Table 7; ursl's where no --search is given.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Over all workers and sessions.")] = 20,
-    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after so long.")] = None,
+    space: Annotated[str | None, typer.Option(help="paper: its Table 7; ursl's default without --search.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Total over all workers and sessions.")] = 20,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after this long.")] = None,
     prune_after: Annotated[int, typer.Option(min=1, help="Finished trials before any is pruned.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     data: Data = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where trials and their runs go.")] = Path("tuning"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where trials and their runs are written.")] = Path("tuning"),
 ) -> None:  # fmt: skip
-    """Search hyperparameters on validation rows. Given again it goes on; given elsewhere it shares the work."""
+    """Search hyperparameters on validation rows. Run the command again to resume; run it twice to share the work."""
     from osscl.device import pick_device
     from osscl.runs.checkpoint import Options
     from osscl.runs.spec import with_seed
@@ -52,11 +52,11 @@ def tune(
         "memory": memory, "regime": regime,
     }  # fmt: skip
     if validation is not None and not validation > 0:
-        raise SpecError(f"--validation must be positive here, got {validation}: test rows choose nothing")
+        raise SpecError(f"--validation must be positive here, got {validation}; a search needs validation rows")
     command = [
         "osscl",
         "run",
-        *typed(name, {**flags, "method": method, "schedule": schedule, "set": changes, "seed": seed}),
+        *arguments(name, {**flags, "method": method, "schedule": schedule, "set": changes, "seed": seed}),
     ]
     held_out = {**flags, "validation": validation}
     if spec_file is not None:
@@ -67,14 +67,14 @@ def tune(
         spec = spec_of(name, held_out, method or "ursl", schedule or "paper", changes or [], None)
     named = space or ("paper" if not search and spec.type == "ursl" else None)
     sought = space_of(search or [], named, spec.method)
-    pick_device(device)  # a wrong one is told before anything is stored
+    pick_device(device)  # refuse a wrong one before anything is stored
     spec = spec if seed is None else with_seed(spec, seed)
     plan = Search(on_validation_rows(spec), sought, out, prune_after)
-    carry_out(plan, Options(data=data, device=device), trials, max_minutes, [] if spec_file is not None else command)
+    run_search(plan, Options(data=data, device=device), trials, max_minutes, [] if spec_file is not None else command)
 
 
-def typed(name: str | None, flags: dict[str, Any]) -> list[str]:
-    """The words of a command line that say the same."""
+def arguments(name: str | None, flags: dict[str, Any]) -> list[str]:
+    """The arguments of a command line with the same meaning."""
     words = [name] if name is not None else []
     for key, value in flags.items():
         for one in value if isinstance(value, list) else [value]:
@@ -82,18 +82,18 @@ def typed(name: str | None, flags: dict[str, Any]) -> list[str]:
     return words
 
 
-def carry_out(search: "Search", options: Any, trials: int, max_minutes: float | None, command: Sequence[str]) -> None:
+def run_search(search: "Search", options: Any, trials: int, max_minutes: float | None, command: Sequence[str]) -> None:
     from osscl.cli.show import console, quoted, watching
-    from osscl.tools.tune import best, open_study, tried, tune
+    from osscl.tools.tune import best_trial, open_study, trial_summaries, tune
 
     stopped = False
     try:
         tune(search, options, trials, None if max_minutes is None else 60 * max_minutes, watching)
     except Stopped:
         stopped = True
-    found = tried(open_study(search))
-    typer.echo(shown(found, search, console().width))
-    leader = best(found)
+    found = trial_summaries(open_study(search))
+    typer.echo(search_text(found, search, console().width))
+    leader = best_trial(found)
     if leader is not None:
         words = command or ["osscl", "run", "--spec", str(write_best(search, leader))]
         settings = [word for change in leader.changes for word in ("--set", change)] if command else []
@@ -102,8 +102,8 @@ def carry_out(search: "Search", options: Any, trials: int, max_minutes: float | 
         raise Stopped
 
 
-def shown(trials: "Sequence[Tried]", search: "Search", width: int) -> str:
-    """What was searched, then a trial a paragraph of a line or two, best first."""
+def search_text(trials: "Sequence[TrialSummary]", search: "Search", width: int) -> str:
+    """What was searched, then one paragraph per trial, best first."""
     import textwrap
 
     from osscl.report.naming import setting_words
@@ -112,10 +112,10 @@ def shown(trials: "Sequence[Tried]", search: "Search", width: int) -> str:
     spec, names = search.spec, short_names(search)
     caption = (
         f"Accuracy in % on validation rows ({100 * spec.scenario.validation_share:g} % of the main training images); "
-        f"{setting_words(spec.scenario)}; schedule {describe_schedule(spec)}, seed {spec.seed}, n = 1 run a trial. "
+        f"{setting_words(spec.scenario)}; schedule {describe_schedule(spec)}, seed {spec.seed}, n = 1 run per trial. "
         f"Searched: {', '.join(names)}."
     )
-    paragraphs = [caption, *(trial_words(trial, names) for trial in sorted(trials, key=place))]
+    paragraphs = [caption, *(trial_words(trial, names) for trial in sorted(trials, key=trial_place))]
     return "\n".join(
         textwrap.fill(text, width, subsequent_indent="    " * (i > 0), break_long_words=False, break_on_hyphens=False)
         for i, text in enumerate(paragraphs)
@@ -123,7 +123,7 @@ def shown(trials: "Sequence[Tried]", search: "Search", width: int) -> str:
 
 
 def short_names(search: "Search") -> dict[str, str]:
-    """The searched fields, tied ones left out, each by as much of its end as no other of them ends in."""
+    """The searched fields without tied ones, each by the shortest ending that is unique."""
     from osscl.tools.search_space import Tied
 
     fields = [dimension.field for dimension in search.space if not isinstance(dimension, Tied)]
@@ -132,13 +132,13 @@ def short_names(search: "Search") -> dict[str, str]:
     return {field: next((end for end in ends[field] if every.count(end) == 1), field) for field in fields}
 
 
-def place(trial: "Tried") -> tuple[bool, float, int]:
-    """Finished trials first, the best of them before all; the earliest of several."""
+def trial_place(trial: "TrialSummary") -> tuple[bool, float, int]:
+    """Finished trials first, best first; the earliest of several."""
     return trial.final is None, -(trial.final or 0.0), trial.number
 
 
-def trial_words(trial: "Tried", names: dict[str, str]) -> str:
-    """Number, state, accuracy as far as it came, values of the searched fields; why it failed."""
+def trial_words(trial: "TrialSummary", names: dict[str, str]) -> str:
+    """Number, state, last accuracy, values of the searched fields, and why it failed."""
     from osscl.cli.show import number
 
     values = dict(change.split("=", 1) for change in trial.changes)
@@ -152,8 +152,8 @@ def trial_words(trial: "Tried", names: dict[str, str]) -> str:
     return "  ".join([f"trial {trial.number}", state, f"{number(accuracy)} %", " ".join(pairs), *why])
 
 
-def write_best(search: "Search", leader: "Tried") -> Path:
-    """The best spec as a file, on test rows again; for a search that began from a file."""
+def write_best(search: "Search", leader: "TrialSummary") -> Path:
+    """Write the best spec to a file, evaluated on test rows; for a search that was started from a file."""
     from dataclasses import replace
 
     from osscl.config import override

@@ -1,4 +1,4 @@
-"""Getting the official archive of a data set and laying its folder where the readers look for it."""
+"""Download the official archive of a data set and extract it to the folder that the readers expect."""
 
 import hashlib
 import logging
@@ -14,23 +14,23 @@ from osscl.errors import DataError, UserError
 
 
 def fetch(name: str, data_dir: Path) -> str:
-    """Download, check and extract a data set unless it is there; returns what was done, in one sentence."""
+    """Download, verify and extract a data set unless it is present; return a one-line summary."""
     spec = dataset(name)
     if spec.layout is None or spec.archive is None:
-        return f"{name} is embedded: nothing to fetch"
+        return f"{name} is built in: nothing to fetch"
     folder = data_dir / spec.layout
     if folder.is_dir():
-        return f"{name} is already there: {folder}"
+        return f"{name} is already in {folder}"
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(f"{data_dir} cannot be made ({error.strerror}): name another folder with --data") from None
+        raise DataError(f"cannot create {data_dir} ({error.strerror}): choose another folder with --data") from None
     _extract(_archive(spec.archive, data_dir), spec.layout, data_dir)
-    return f"{name} is now there: {folder}"
+    return f"{name} is now in {folder}"
 
 
 def _archive(archive: Archive, data_dir: Path) -> Path:
-    """The archive in the data folder: the one that lies there, if it is the official one, else downloaded."""
+    """The verified archive in the data folder, downloaded if it is missing."""
     path = data_dir / archive.file
     if not path.exists():
         _download(archive, data_dir)
@@ -38,22 +38,22 @@ def _archive(archive: Archive, data_dir: Path) -> Path:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): expected the official archive") from None
+        raise DataError(f"cannot read {path} ({error.strerror}): expected the official archive") from None
     if found != archive.md5:
         raise DataError(
-            f"{path} is not the official archive (md5 {found}, expected {archive.md5}): delete it and retry"
+            f"{path} is not the official archive (md5 {found}, expected {archive.md5}): delete it and try again"
         )
     return path
 
 
 def _download(archive: Archive, data_dir: Path) -> None:
-    """Fetch the archive into the data folder; it appears there only when whole and right."""
+    """Download the archive to the data folder; it appears there only once complete and verified."""
     try:
         import pooch
     except ImportError:
         raise UserError('downloading needs pooch: pip install "osscl[fetch]"') from None
 
-    pooch.get_logger().setLevel(logging.WARNING)  # the bar says it
+    pooch.get_logger().setLevel(logging.WARNING)  # the bar is enough
     try:
         with _Bar(archive.file) as bar:
             pooch.retrieve(
@@ -64,16 +64,18 @@ def _download(archive: Archive, data_dir: Path) -> None:
                 downloader=pooch.HTTPDownloader(progressbar=bar, timeout=30),
             )
     except ValueError:
-        raise DataError(f"what {archive.url} sent is not the official archive (md5 {archive.md5} expected)") from None
-    except OSError as error:  # all errors of requests are
         raise DataError(
-            f"cannot download {archive.url} ({type(error).__name__}): get {archive.file} from there by other means, "
-            f"put it in {data_dir}, and run the same command again to extract it"
+            f"the file from {archive.url} is not the official archive (expected md5 {archive.md5})"
+        ) from None
+    except OSError as error:  # every error of requests is one
+        raise DataError(
+            f"cannot download {archive.url} ({type(error).__name__}): download {archive.file} another way, "
+            f"put it in {data_dir} and run the same command again"
         ) from error
 
 
 class _Bar:
-    """A progress bar on stderr, with the four names that pooch asks of one (those of tqdm)."""
+    """A progress bar on stderr with the part of tqdm's interface that pooch uses."""
 
     def __init__(self, title: str) -> None:
         from rich.console import Console
@@ -92,19 +94,19 @@ class _Bar:
         self._progress.stop()
 
     def update(self, size: int) -> None:
-        """So many bytes more have come."""
+        """Add received bytes."""
         self._progress.update(self._task, advance=size, total=self.total or None)
 
     def reset(self) -> None:
-        """Back to none: pooch does so at the end, to count all bytes at once."""
+        """Back to zero; pooch calls it at the end and then adds all bytes at once."""
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        """All bytes have come."""
+        """Nothing to close: the bar ends with its context."""
 
 
 def _extract(path: Path, layout: str, data_dir: Path) -> None:
-    """Unpack aside, then rename: a folder under its official name is always whole."""
+    """Extract to a temporary folder, then rename it: a folder under its official name is always complete."""
     aside = data_dir / f".{layout}-{secrets.token_hex(4)}"
     try:
         if zipfile.is_zipfile(path):
@@ -113,18 +115,18 @@ def _extract(path: Path, layout: str, data_dir: Path) -> None:
             with tarfile.open(path) as tar:
                 tar.extractall(aside, filter="data")
         if not (aside / layout).is_dir():
-            raise DataError(f"{path} holds no folder {layout}")
+            raise DataError(f"{path} contains no folder {layout}")
         (aside / layout).rename(data_dir / layout)
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be extracted into {data_dir} ({error})") from error
+        raise DataError(f"cannot extract {path} to {data_dir} ({error})") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 
 
 def _unzip(path: Path, target: Path) -> None:
-    """Extract a zip, unless a member would land outside of the target."""
+    """Extract a zip; refuse members that would land outside of the target."""
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():
             if not (target / member).resolve().is_relative_to(target.resolve()):
-                raise DataError(f"{path} holds {member!r}, which would land outside of the data folder: refused")
+                raise DataError(f"{path} contains {member!r}, which would be extracted outside of the data folder")
         archive.extractall(target)

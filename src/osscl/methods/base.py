@@ -338,6 +338,11 @@ class Phase:
         """Augmented images per update."""
         return sum(views * pool.rows for pool, views in self.pools)
 
+    @property
+    def progress(self) -> float:
+        """Share of the phase that is done."""
+        return self.phases.descent.done / self.updates if self.phases.descent is not None else 0.0
+
     def capture(self, update: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """`update` as one CUDA graph; on other devices as it is."""
         return Replay(update, self.phases.runtime.device)

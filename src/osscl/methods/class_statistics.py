@@ -144,6 +144,10 @@ class StatisticsTracker:
                 earlier = earlier.joined(views, more.targets(), more.copies(config) + 1)
         return StatisticsFit(replace(fit, center=center), earlier)
 
+    def end_step(self) -> None:
+        """Drop what only the step itself needs: tens of megabytes that a saved model would carry."""
+        self.previous, self.snapshots = {}, {}
+
     def state(self) -> State:
         return {
             "current": {name: vars(statistics) for name, statistics in self.current.items()},

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import hashlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.config import content_id, from_plain, plain, require, require_declared
+from osscl.config import added_later, content_id, from_plain, plain, require, require_declared
 from osscl.device import device_name
 from osscl.learn.batches import Shuffled
 from osscl.learn.optimiser import OptimiserConfig
@@ -37,6 +38,7 @@ class ReferenceConfig:
     batch: int = 512
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     ema: float = 0.99  # BYOL: share of the target network that stays at each update
+    ema_end: float | None = added_later(None, legacy=None)  # BYOL: to which it rises on a cosine; constant where null
     predictor: int = 512  # BYOL: hidden width
     pretrained: bool = False  # trained once on the whole pools before the first step, then frozen (Table 16)
 
@@ -47,7 +49,16 @@ class ReferenceConfig:
         require(self.epochs_later > 0, self, "epochs_later", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
         require(0 <= self.ema < 1, self, "ema", "in [0, 1)")
+        rises = self.ema_end is None or self.ema <= self.ema_end <= 1
+        require(rises, self, "ema_end", "between ema and 1, or null")
         require(0 < self.predictor <= WIDEST, self, "predictor", f"in [1, {WIDEST}]")
+
+
+def ema_at(config: ReferenceConfig, progress: float) -> float:
+    """BYOL's momentum after a share `progress` of a phase."""
+    if config.ema_end is None:
+        return config.ema
+    return config.ema_end - (config.ema_end - config.ema) * (1 + math.cos(math.pi * progress)) / 2
 
 
 class Reference:
@@ -64,6 +75,7 @@ class Reference:
                 self.predictor = projector(config.net.dim, config.predictor, config.net.dim, norm=True)
             self.predictor = self.predictor.to(self.runtime.device)
             self.target = frozen_copy(self.encoder, batch_statistics=True)
+            self.target_moves = torch.tensor(1 - config.ema, device=self.runtime.device)  # by this share of the way
         self.history: dict[str, str] = {}  # by step at which it learned: digest of all t and U_t up to that step
 
     @property
@@ -89,6 +101,8 @@ class Reference:
         phase = self.phases.train("reference", nets, self.config.optimiser, epochs, [(rows, 2)])
         update = phase.capture(self._byol(unlabeled, phase) if self.predictor else self._simclr(unlabeled, phase))
         for batch in phase.batches():
+            if self.predictor is not None:
+                self.target_moves.fill_(1 - ema_at(self.config, phase.progress))
             phase.report(update(*batch))
         self._save_cached(key, unlabeled[:8])
 
@@ -114,8 +128,8 @@ class Reference:
             loss = byol_regression(predicted, partner)
             phase.step(loss)
             with torch.no_grad():
-                target: list[Tensor] = list(self.target.parameters())
-                torch._foreach_lerp_(target, list[Tensor](self.encoder.parameters()), 1 - self.config.ema)
+                for old, new in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
+                    old.lerp_(new, self.target_moves)
             return loss.detach()
 
         return update

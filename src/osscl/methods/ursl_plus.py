@@ -106,6 +106,8 @@ class UrslPlus(Ursl):
             assert self.head is not None
             rows, scale = self.pseudo_labeled(step, found.report), self.head.scale
             self.fit_both({name: replace(fit, scale=scale, pseudo_labeled=rows) for name, fit in ready.items()})
+        self.previous_labels = None
+        self.tracker.end_step()
 
     def fit_both(self, fits: Mapping[str, HeadFit]) -> None:
         self.head, self.reference_head = fit_head(self.config.head, fits["learner"]), None

@@ -1,5 +1,6 @@
-"""A table of the paper as data: its cells, what is printed in each, and the runs that make it."""
+"""A table of the paper as data: its cells, what the paper prints in each, and the run that fills it."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -11,10 +12,10 @@ from osscl.runs.presets import on_small_net
 from osscl.runs.spec import RunSpec, make_spec
 from osscl.stream.scenario import ScenarioSpec
 
-# What a cell shows of a run: its final accuracy in %, or minutes of some of its phases.
+# What a cell shows of a run: its final accuracy in %, or minutes of some phases.
 Measure = Literal["accuracy", "minutes", "reference", "later reference", "pretraining", "learner"]
 
-STAND_INS = {  # of the paper's networks, where schedules and demo data ask for small ones
+STAND_INS = {  # small networks in place of the paper's, for the demo's data and schedules with small networks
     "resnet18": "small",
     "resnet34": "small-deep",
     "resnet50": "small-deep",
@@ -25,7 +26,7 @@ STAND_INS = {  # of the paper's networks, where schedules and demo data ask for 
 
 @dataclass(frozen=True)
 class Published:
-    """What the paper prints: mean and std in % over three runs, or minutes, which have no std."""
+    """What the paper prints: mean and std in % over three runs, or minutes without std."""
 
     mean: float
     std: float | None = None
@@ -33,34 +34,29 @@ class Published:
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table, and the run, one a seed, that makes it."""
+    """One number of a table, and the run that fills it, one per seed."""
 
     row: str
     column: str
     scenario: ScenarioSpec
-    configuration: str  # by its name
-    changes: tuple[str, ...] = ()  # of the configuration, written as --set has them
+    configuration: str  # its name
+    changes: tuple[str, ...] = ()  # of the configuration, written as for --set
     published: Published | None = None  # None: the paper has no such cell
     measure: Measure = "accuracy"
-    small: bool = False  # with small networks whatever the schedule says
+    small: bool = False  # with small networks at any schedule
 
     @property
     def name(self) -> str:
         return f"{self.row}/{self.column}"
 
     def spec(self, schedule: Schedule, seed: int) -> RunSpec:
-        """The run of this cell, completely."""
-        made = make_spec(self.scenario, self.configuration, schedule, seed)
-        sized = schedule.small_net or schedule == DEMO  # by make_spec
-        method = on_small_net(made.method) if self.small and not sized else made.method
-        small = self.small or sized
-        changes = [_with_stand_in(change) for change in self.changes] if small else self.changes
-        return replace(made, method=override(method, changes))
+        """The complete run of this cell."""
+        return _spec(self.scenario, self.configuration, self.changes, self.small, schedule, seed)
 
 
 @dataclass(frozen=True)
 class Note:
-    """A word on some cells, by patterns of their names and configurations; it stands under a table that has one."""
+    """A note on the cells that match these patterns, shown under tables that have one."""
 
     cells: str
     text: str
@@ -75,12 +71,12 @@ class Table:
     """A table or figure of the paper, or one of our own."""
 
     id: str
-    title: str  # what it shows, on whatever data
+    title: str  # what it shows, on any data
     cells: tuple[Cell, ...] = ()
-    notes: tuple[str | Note, ...] = ()  # what a cell is, on whatever data
-    of_paper: tuple[str | Note, ...] = ()  # notes on the paper's own data, numbers and words, and what was taken
-    setting: str = ""  # the paper's data, as the title goes on with it
-    short: str = ""  # the heading where it is too long for a line of a list
+    notes: tuple[str | Note, ...] = ()  # on any data
+    of_paper: tuple[str | Note, ...] = ()  # on the paper's data, numbers and text, and our choices
+    setting: str = ""  # the paper's data, appended to the title
+    short: str = ""  # for lists, where the heading is too long
 
     @property
     def heading(self) -> str:
@@ -92,12 +88,23 @@ class Table:
 
     @property
     def all_notes(self) -> tuple[str, ...]:
-        """Those on the whole, and those on a cell that is there."""
-        told = (*self.notes, *self.of_paper)
-        return tuple(note if isinstance(note, str) else note.text for note in told if self._speaks_of(note))
+        """Notes on the table, and on cells that it has."""
+        return tuple(
+            note if isinstance(note, str) else note.text
+            for note in (*self.notes, *self.of_paper)
+            if isinstance(note, str) or any(map(note.is_on, self.cells))
+        )
 
-    def _speaks_of(self, note: str | Note) -> bool:
-        return isinstance(note, str) or any(map(note.is_on, self.cells))
+
+@functools.cache  # tables share cells, and the id of a spec is expensive
+def _spec(
+    scenario: ScenarioSpec, configuration: str, changes: tuple[str, ...], small: bool, schedule: Schedule, seed: int
+) -> RunSpec:
+    made = make_spec(scenario, configuration, schedule, seed)
+    is_sized = schedule.small_net or schedule == DEMO  # by make_spec
+    method = on_small_net(made.method) if small and not is_sized else made.method
+    fitting = [_with_stand_in(change) for change in changes] if small or is_sized else changes
+    return replace(made, method=override(method, fitting))
 
 
 def _with_stand_in(change: str) -> str:
@@ -106,7 +113,7 @@ def _with_stand_in(change: str) -> str:
 
 
 def with_plus(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """The cells, and beside each that is `ursl` as it stands one of `ursl-plus`, which the paper does not have."""
+    """The cells, each cell of unchanged `ursl` followed by one of `ursl-plus`, which the paper does not have."""
     made: list[Cell] = []
     for cell in cells:
         made.append(cell)

@@ -1,34 +1,32 @@
-"""The paper's comparative claims as statements that records confirm or refute, pair by pair, on identical streams."""
+"""The paper's comparative claims, which records confirm or refute by pairs of runs on identical streams."""
 
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Literal
 
-from osscl.methods.base import DEMO, SMOKE, Schedule
+from osscl.methods.base import DEMO, PAPER, SMOKE, Schedule
 from osscl.paper.cells import Cell, Measure
-from osscl.paper.plan import Records, told_by
-from osscl.paper.score import ROUNDING, measured
+from osscl.paper.plan import Records, record_for
+from osscl.paper.score import ENOUGH, ROUNDING, Verdict, VerdictKind, measured
 from osscl.paper.stand_in import cell_on_demo
 from osscl.paper.tables import cell_of
-from osscl.runs.record import RunRecord
+from osscl.runs.record import GateRecord, RunRecord
+from osscl.tools.compare import PairedDifference, Pairs, pair_by_seed, same_stream
 
-ENOUGH = 3  # paired seeds, below which nothing is decided
-LEVEL = 1.0  # points of accuracy that are no difference
-SMALL = 2.0  # points of accuracy that are a small one
+LEVEL = 1.0  # points of accuracy that count as no difference
+SMALL = 2.0  # points of accuracy that count as a small difference
 TRIALS = (SMOKE.name, DEMO.name)  # schedules that show that something runs, and nothing about the paper
 
 Quantity = Literal["accuracy", "minutes", "auroc", "precision"]
 Data = Literal["paper", "demo"]
-Verdict = Literal["holds", "refuted", "undecided", "tried"]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two cells of a table; or one, at its last step and at its first."""
+    """Two cells of a table; or one cell, at its last step and at its first."""
 
     table: str
     better: Cell
@@ -40,7 +38,7 @@ class Comparison:
 
     @property
     def published(self) -> float | None:
-        """The difference that the paper prints."""
+        """The difference between the numbers that the paper prints."""
         if self.better == self.worse or self.better.published is None or self.worse.published is None:
             return None
         return self.better.published.mean - self.worse.published.mean
@@ -48,15 +46,18 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement about differences: it holds where each mean difference is from `low` to `high`, and above 0 where
-    `low` is 0; it is refuted where one is not. What lies within a standard error of those bounds decides nothing."""
+    """A statement about differences.
+
+    It holds where every mean difference is from `low` to `high`, or above 0 where `low` is 0, and is refuted where one
+    is not. A mean within a standard error of those bounds decides nothing.
+    """
 
     statement: str
     comparisons: tuple[Comparison, ...]
     quantity: Quantity = "accuracy"
     low: float = 0.0
     high: float = math.inf
-    unsettled: str = ""  # why our runs cannot speak of it yet, whatever comes out
+    unsettled: str = ""  # why our runs cannot decide it yet, whatever their numbers
 
     def fits(self, difference: float) -> bool:
         above = difference > ROUNDING if self.low == 0 else difference >= self.low - ROUNDING
@@ -64,96 +65,121 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One comparison and what the records say of it."""
+class Compared:
+    """One comparison and the recorded differences, one per seed."""
 
     comparison: Comparison
-    seeds: tuple[int, ...]
-    differences: tuple[float, ...]  # one a seed
+    difference: PairedDifference
 
-    def verdict(self, claim: Claim) -> Verdict:
-        if len(self.seeds) < ENOUGH or claim.unsettled:
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.difference.seeds
+
+    def verdict(self, claim: Claim) -> Literal["holds", "refuted", "undecided"]:
+        error = self.difference.standard_error
+        if self.difference.n < ENOUGH or claim.unsettled or error is None:
             return "undecided"
-        middle, error = mean(self.differences), stdev(self.differences) / math.sqrt(len(self.differences))
-        if claim.fits(middle - error) and claim.fits(middle + error):
+        low, middle, high = (self.difference.mean + shift for shift in (-error, 0.0, error))
+        if claim.fits(low) and claim.fits(high):
             return "holds"
-        below, above = claim.low - (middle - error), middle + error - claim.high
-        astride = below > 0 and above > 0  # a spread wider than all that is allowed
-        outside = not claim.fits(middle - error) and not claim.fits(middle + error) and not claim.fits(middle)
-        return "refuted" if outside and not astride else "undecided"
+        is_wider = low < claim.low and high > claim.high  # the error exceeds all that is allowed
+        return "undecided" if is_wider or any(map(claim.fits, (low, middle, high))) else "refuted"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What would decide a claim: a sentence, or further seeds of some tables."""
+
+    reason: str = ""
+    tables: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    timed: bool = False  # on one kind of device that runs nothing else
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim over the pairs of one schedule; without a schedule where there is no pair at all."""
+    """A claim over the pairs of one schedule; schedule and data are None where there is no pair at all."""
 
     claim: Claim
     data: Data | None
     schedule: Schedule | None
-    parts: tuple[Part, ...]  # comparisons that have pairs
-    comparisons: tuple[Comparison, ...]  # all there are; on the demo's data several of the paper's are one
+    compared: tuple[Compared, ...]  # comparisons that have pairs
+    comparisons: tuple[Comparison, ...]  # all of them; on the demo's data several of the paper's coincide
 
     @property
-    def trial(self) -> bool:
-        """Of pairs that say nothing about the paper."""
+    def is_trial(self) -> bool:
+        """Whether the pairs say nothing about the paper."""
         return self.data is not None and self.schedule is not None and is_trial(self.data, self.schedule)
 
     @property
-    def verdict(self) -> Verdict:
-        """Refuted by any comparison; held by all of them together; tried, whatever comes out, by a trial."""
-        if self.trial:
-            return "tried"
-        verdicts = [part.verdict(self.claim) for part in self.parts]
-        if "refuted" in verdicts:
-            return "refuted"
-        return "holds" if verdicts.count("holds") == len(self.comparisons) else "undecided"
+    def is_beside_paper(self) -> bool:
+        """Whether the paper's differences, of its full schedule and data, may stand beside ours."""
+        return self.data == "paper" and self.schedule == PAPER
 
     @property
-    def needed(self) -> tuple[list[str], list[int]]:
-        """Tables and seeds of the pairs that are missing."""
-        parts = {part.comparison: part for part in self.parts}
-        decided = {one for one, part in parts.items() if part.verdict(self.claim) != "undecided"}
-        wanted = [one for one in self.comparisons if one not in decided]
-        lacking = [(one.table, _further(parts[one].seeds if one in parts else ())) for one in wanted]
-        tables = dict.fromkeys(table for table, seeds in lacking if seeds)
-        return list(tables), sorted({seed for _, seeds in lacking for seed in seeds})
+    def verdict(self) -> Verdict:
+        """Refuted by any comparison; holds where all do; a trial decides nothing."""
+        verdicts = [one.verdict(self.claim) for one in self.compared]
+        all_hold = verdicts.count("holds") == len(self.comparisons)
+        kind: VerdictKind = "refuted" if "refuted" in verdicts else "holds" if all_hold else "undecided"
+        return Verdict(
+            "tried" if self.is_trial else kind, compared=len(self.compared), comparisons=len(self.comparisons)
+        )
+
+    @property
+    def needs(self) -> Needs | None:
+        """What would decide the claim; None where it is decided, or a trial."""
+        if self.verdict.kind != "undecided":
+            return None
+        if self.claim.unsettled:
+            return Needs(self.claim.unsettled)
+        known = {one.comparison: one for one in self.compared}
+        decided = {one for one, part in known.items() if part.verdict(self.claim) != "undecided"}
+        missing = [
+            (one.table, _further_seeds(known[one].seeds if one in known else ()))
+            for one in self.comparisons
+            if one not in decided
+        ]
+        tables = tuple(dict.fromkeys(table for table, _ in missing))
+        seeds = tuple(sorted({seed for _, some in missing for seed in some}))
+        return Needs("", tables, seeds, self.claim.quantity == "minutes")
 
 
-def _further(paired: Sequence[int]) -> list[int]:
-    """The first seeds that are not among these: as many as make them enough, or as many again where those disagree."""
+def _further_seeds(paired: Sequence[int]) -> list[int]:
+    """The first unused seeds: as many as are lacking, or as many again where enough seeds disagree."""
     free = (seed for seed in itertools.count() if seed not in paired)
     return list(itertools.islice(free, ENOUGH if len(paired) >= ENOUGH else ENOUGH - len(paired)))
 
 
 def is_trial(data: Data, schedule: Schedule) -> bool:
-    """On stand-in data, or at a schedule that learns next to nothing."""
+    """Whether runs are on stand-in data, or at a schedule that learns next to nothing."""
     return data == "demo" or only_tries(schedule)
 
 
 def only_tries(schedule: Schedule) -> bool:
-    """Whether runs are too small to stand beside anything of the paper's."""
-    capped = schedule.max_updates is not None or schedule.row_cap is not None
-    return capped or schedule.small_net or schedule.name in TRIALS
+    """Whether runs of a schedule are too small to say anything about the paper."""
+    is_capped = schedule.max_updates is not None or schedule.row_cap is not None
+    return is_capped or schedule.small_net or schedule.name in TRIALS
 
 
 def compare(table: str, better: str, worse: str, against: str | None = None) -> Comparison:
-    """Two cells by their names; `against` is the other's table where it is another."""
+    """Two cells by name; `against` is the table of the second where it is another."""
     return Comparison(table, cell_of(table, better), cell_of(against or table, worse))
 
 
 def findings(claims: Iterable[Claim], records: Records, trials: bool = False) -> list[Finding]:
-    """What the records say of each claim, by data and schedule; trials where they are asked for."""
+    """What the records say of each claim, by data and schedule; with trials on request."""
     seen = {world: seeds for world, seeds in worlds(records).items() if trials or not is_trial(*world)}
-    found = []
+    found: list[Finding] = []
     for claim in claims:
         of_claim = [_finding(claim, records, data, schedule, seeds) for (data, schedule), seeds in seen.items()]
-        told = [finding for finding in of_claim if finding.parts]
-        found += told or [Finding(claim, None, None, (), claim.comparisons)]
+        with_pairs = [finding for finding in of_claim if finding.compared]
+        found += with_pairs or [Finding(claim, None, None, (), claim.comparisons)]
     return found
 
 
 def worlds(records: Records) -> Mapping[tuple[Data, Schedule], Sequence[int]]:
-    """The data and schedules that records are of, and their seeds."""
+    """The data and schedules of records, and their seeds."""
     seeds: dict[tuple[Data, Schedule], set[int]] = {}
     for record in records.values():
         seeds.setdefault(world_of(record), set()).add(record.spec.seed)
@@ -161,63 +187,56 @@ def worlds(records: Records) -> Mapping[tuple[Data, Schedule], Sequence[int]]:
 
 
 def world_of(record: RunRecord) -> tuple[Data, Schedule]:
-    """The data and schedule of one."""
+    """The data and schedule of a record."""
     return "demo" if record.spec.scenario.main == "digits" else "paper", record.spec.schedule
 
 
 def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, seeds: Sequence[int]) -> Finding:
     distinct = {
-        tuple(_id(cell, data, schedule, seeds[0]) for cell in (comparison.better, comparison.worse)): comparison
+        tuple(_run_id(cell, data, schedule, seeds[0]) for cell in (comparison.better, comparison.worse)): comparison
         for comparison in reversed(claim.comparisons)
     }
     comparisons = tuple(reversed(distinct.values()))
-    parts = [_part(one, claim.quantity, records, data, schedule, seeds) for one in comparisons]
-    return Finding(claim, data, schedule, tuple(part for part in parts if part.seeds), comparisons)
+    measure: Measure = "reference" if claim.quantity == "minutes" else "accuracy"
 
+    def recorded(cell: Cell) -> list[RunRecord]:
+        found = (record_for(records, _run_id(cell, data, schedule, seed), measure) for seed in seeds)
+        return [record for record in found if record is not None]
 
-def _part(
-    comparison: Comparison, quantity: Quantity, records: Records, data: Data, schedule: Schedule, seeds: Sequence[int]
-) -> Part:
-    pairs, cells = {}, (comparison.better, comparison.worse)
-    measure: Measure = "reference" if quantity == "minutes" else "accuracy"
-    for seed in seeds:
-        better, worse = (told_by(records, _id(cell, data, schedule, seed), measure) for cell in cells)
-        if better is not None and worse is not None and same_stream(better, worse):
-            pairs[seed] = difference(better, worse, quantity)
-    told = {seed: change for seed, change in pairs.items() if change is not None}
-    return Part(comparison, tuple(told), tuple(told.values()))
+    compared = [
+        Compared(
+            one, quantity_difference(pair_by_seed(recorded(one.better), recorded(one.worse), _alike(claim)), claim)
+        )
+        for one in comparisons
+    ]
+    return Finding(claim, data, schedule, tuple(one for one in compared if one.seeds), comparisons)
 
 
 @functools.cache
-def _id(cell: Cell, data: Data, schedule: Schedule, seed: int) -> str:
+def _run_id(cell: Cell, data: Data, schedule: Schedule, seed: int) -> str:
     return (cell_on_demo(cell) if data == "demo" else cell).spec(schedule, seed).id
 
 
-def same_stream(one: RunRecord, other: RunRecord) -> bool:
-    """The same classes in the same order, tested on the same rows of the same data: unlabelled rows may differ, where
-    they are what is compared."""
-    shared = set(one.content) & set(other.content)
-    return (
-        one.class_order == other.class_order
-        and (one.evaluated_on, one.evaluated_rows) == (other.evaluated_on, other.evaluated_rows)
-        and one.spec.stream == other.spec.stream
-        and all(one.content[name] == other.content[name] for name in shared)
-    )
+def _alike(claim: Claim) -> Callable[[RunRecord, RunRecord], bool]:
+    """Minutes are compared on one kind of device only."""
+    if claim.quantity != "minutes":
+        return same_stream
+    return lambda one, other: same_stream(one, other) and one.made_by.device == other.made_by.device
 
 
-def difference(better: RunRecord, worse: RunRecord, quantity: Quantity) -> float | None:
-    """Of final accuracies, of the references' minutes on one kind of device; or of the gate between the last step and
-    the first."""
-    if quantity == "accuracy":
-        return better.final - worse.final
-    if quantity == "minutes":
-        if better.made_by.device != worse.made_by.device:
+def quantity_difference(pairs: Pairs, claim: Claim) -> PairedDifference:
+    """Of final accuracies, of the references' minutes, or of the gate between the last step and the first."""
+    if claim.quantity == "accuracy":
+        return pairs.difference(lambda record: record.final)
+    if claim.quantity == "minutes":
+        return pairs.difference(lambda record: measured(record, "reference"))
+
+    def of_gate(gate: GateRecord | None) -> float | None:
+        if gate is None:
             return None
-        longer, shorter = measured(better, "reference"), measured(worse, "reference")
-        return None if longer is None or shorter is None else longer - shorter
-    gates = [better.steps[0].gate, better.steps[-1].gate]
-    values = [None if gate is None else gate.auroc_related if quantity == "auroc" else gate.precision for gate in gates]
-    return None if values[0] is None or values[1] is None else values[1] - values[0]
+        return gate.auroc_related if claim.quantity == "auroc" else gate.precision
+
+    return pairs.difference(lambda record: of_gate(record.steps[-1].gate), lambda record: of_gate(record.steps[0].gate))
 
 
 FEW_LABELS = {
@@ -228,17 +247,17 @@ FEW_LABELS = {
 
 
 def _above(competitor: str) -> Claim:
-    """URSL and a competitor in every setting of the main tables where the paper's own numbers say so."""
+    """URSL is above a competitor in every setting of the main tables where the paper's own numbers say so."""
     settings = [
         compare(table, f"{row}/ursl", f"{row}/{competitor}") for table, rows in FEW_LABELS.items() for row in rows
     ]
-    told = tuple(comparison for comparison in settings if (comparison.published or 0) > 0)
-    but = "" if len(told) == len(settings) else ", but where the paper's own table has it ahead"
-    return Claim(f"URSL is above {competitor}{but}", told)
+    stated = tuple(comparison for comparison in settings if (comparison.published or 0) > 0)
+    but = "" if len(stated) == len(settings) else ", except where the paper's own table has it ahead"
+    return Claim(f"URSL is above {competitor}{but}", stated)
 
 
 def _against_full_supervision(competitor: str) -> tuple[Comparison, ...]:
-    """URSL with the larger P and a competitor with all labels."""
+    """URSL with the larger P against a competitor with all labels."""
     return tuple(
         compare(table, f"{row}/ursl", f"all-labels/{competitor}")
         for table, rows in FEW_LABELS.items()
@@ -297,7 +316,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "BYOL is better than SimCLR",
         (compare("T17", "byol/ursl", "simclr/ursl"), compare("T18", "byol/ursl", "simclr/ursl")),
-        unsettled="needs a BYOL that does not collapse, chosen on validation rows",
+        unsettled="a BYOL that does not collapse, chosen on validation rows",
     ),
     Claim(
         "BYOL is slower than SimCLR",

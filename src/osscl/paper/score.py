@@ -2,26 +2,57 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, pstdev
+from statistics import mean, stdev
+from typing import Literal
 
 from osscl.methods.base import PAPER, SCHEDULES, Schedule
 from osscl.paper.cells import Cell, Measure, Table
-from osscl.paper.plan import Records, told_by
+from osscl.paper.plan import Records, record_for
 from osscl.runs.record import RunRecord
 
-POINT = 1.0  # of accuracy: the most that we may stay below the paper's mean
+ENOUGH = 3  # seeds below which nothing is reached or decided, as many as the paper has
+POINT = 1.0  # accuracy: the largest distance below the paper's mean that still reaches it
 ROUNDING = 1e-6
+
+# The first six are verdicts of a cell, the others of a claim.
+VerdictKind = Literal[
+    "reached", "short", "over", "few seeds", "not run", "not timed", "holds", "refuted", "undecided", "tried"
+]
+Mood = Literal["good", "bad", "open"]
+MOODS: dict[VerdictKind, Mood] = {"reached": "good", "holds": "good", "short": "bad", "over": "bad", "refuted": "bad"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What records say of a cell or a claim."""
+
+    kind: VerdictKind
+    distance: float | None = None  # how far the paper's mean is missed, in the cell's unit; None where it is not
+    n: int | None = None  # seeds of a cell
+    miss: Literal["short", "over"] = "short"  # what a distance means: accuracy is too low, minutes are too many
+    compared: int | None = None  # comparisons of a claim that have pairs
+    comparisons: int | None = None  # all comparisons of a claim
+
+    @property
+    def mood(self) -> Mood:
+        """Whether it speaks for the paper's number or claim, against it, or leaves it open."""
+        return MOODS.get(self.kind, "open")
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether an undecided claim has pairs for some of its comparisons, but not for all."""
+        return self.kind == "undecided" and 0 < (self.compared or 0) < (self.comparisons or 0)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell and the records of it, one a seed."""
+    """One cell and its records, one per seed."""
 
     cell: Cell
     schedule: Schedule
     records: tuple[RunRecord, ...]
-    values: tuple[float, ...]  # one a record
-    untimed: bool = False  # a time is asked for, and its runs shared their device
+    values: tuple[float, ...]  # one per record
+    untimed: bool = False  # the cell shows minutes, and its runs shared their device
 
     @property
     def mean(self) -> float | None:
@@ -29,64 +60,64 @@ class Outcome:
 
     @property
     def std(self) -> float | None:
-        return pstdev(self.values) if len(self.values) > 1 else None
+        """Sample standard deviation; None with fewer than two runs."""
+        return stdev(self.values) if len(self.values) > 1 else None
 
     @property
     def seeds(self) -> tuple[int, ...]:
         return tuple(record.spec.seed for record in self.records)
 
     @property
-    def verdict(self) -> str | None:
-        """reached, short by x, over by x, not run, not timed; None at other schedules and where none is published."""
+    def verdict(self) -> Verdict | None:
+        """None at schedules other than the paper's, and for a recorded cell that the paper does not print."""
         if self.schedule != PAPER:
             return None
         if self.mean is None:
-            return "not timed" if self.untimed else "not run"
-        theirs = self.cell.published
+            return Verdict("not timed" if self.untimed else "not run")
+        theirs, n = self.cell.published, len(self.values)
         if theirs is None:
             return None
-        if self.cell.measure != "accuracy":
-            over = self.mean - theirs.mean
-            return "reached" if over <= ROUNDING else f"over by {distance(over)}"
-        short = theirs.mean - self.mean
-        return "reached" if short <= min(theirs.std or 0.0, POINT) + ROUNDING else f"short by {distance(short)}"
-
-
-def distance(gap: float) -> str:
-    """With one decimal; with as many as show that it is not 0."""
-    return f"{gap:.1f}" if gap >= 0.05 else f"{gap:.1g}"
+        is_accuracy = self.cell.measure == "accuracy"
+        away = theirs.mean - self.mean if is_accuracy else self.mean - theirs.mean
+        allowed = min(theirs.std or 0.0, POINT) if is_accuracy else 0.0
+        distance = None if away <= allowed + ROUNDING else away
+        miss: Literal["short", "over"] = "short" if is_accuracy else "over"
+        if n < ENOUGH:
+            return Verdict("few seeds", distance, n, miss)
+        return Verdict("reached" if distance is None else miss, distance, n, miss)
 
 
 def seeds_told(recorded: Iterable[int], asked: Sequence[int]) -> str:
-    """The seeds that are recorded; where there is none, those that were asked for."""
+    """The recorded seeds; where there are none, the requested ones."""
     found = sorted(set(recorded))
-    return seeds_words(found) if found else f"asked: {seeds_words(asked)}"
+    return seeds_words(found) if found else f"requested: {seeds_words(asked)}"
 
 
 def seeds_words(seeds: Sequence[int]) -> str:
     """As in seed 0, seeds 0-2 or seeds 0, 3, 5."""
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
-    row = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
-    return f"seeds {seeds[0]}-{seeds[-1]}" if row else f"seeds {', '.join(map(str, seeds))}"
+    is_range = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
+    return f"seeds {seeds[0]}-{seeds[-1]}" if is_range else f"seeds {', '.join(map(str, seeds))}"
 
 
 def outcomes(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> list[Outcome]:
-    """Every cell of a table, by the records of this schedule and these seeds alone."""
+    """The outcome of every cell of a table, from records of this schedule and these seeds only."""
     return [outcome(cell, records, schedule, seeds) for cell in table.cells]
 
 
 def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[int]) -> Outcome:
-    runs = [told_by(records, cell.spec(schedule, seed).id, cell.measure) for seed in seeds]
+    runs = [record_for(records, cell.spec(schedule, seed).id, cell.measure) for seed in seeds]
     found = [record for record in runs if record is not None]
     values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
-    told = tuple(value for _, value in values)
     untimed = not values and any(not record.made_by.timed for record in found)
-    return Outcome(cell, schedule, tuple(record for record, _ in values), told, untimed)
+    return Outcome(
+        cell, schedule, tuple(record for record, _ in values), tuple(value for _, value in values), untimed
+    )  # fmt: skip
 
 
 def measured(record: RunRecord, measure: Measure) -> float | None:
-    """What a cell shows of a run; None where it has no such phase, or time is asked for and its own is no measure."""
+    """What a cell shows of a run; None where the run has no such phase, or its times do not count."""
     if measure == "accuracy":
         return record.final
     if not record.made_by.timed:
@@ -105,7 +136,7 @@ def measured(record: RunRecord, measure: Measure) -> float | None:
 
 
 def other_schedules(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> dict[str, int]:
-    """How many runs of a table are recorded under other schedules, whose numbers are not mixed in."""
+    """How many runs of a table are recorded at other schedules, whose numbers are not mixed in."""
     counts = {
         name: len({id for cell in table.cells for seed in seeds if (id := cell.spec(other, seed).id) in records})
         for name, other in SCHEDULES.items()

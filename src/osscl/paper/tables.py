@@ -1,4 +1,4 @@
-"""Every table and figure of the paper by its name, and the cells that a user picks."""
+"""The paper's tables and figures as data, each by its name, and the limitations that it states."""
 
 import functools
 from collections.abc import Mapping
@@ -9,11 +9,8 @@ from typing import Any
 import yaml
 
 from osscl.config import flat, plain
-from osscl.errors import SpecError, unknown
+from osscl.errors import unknown
 from osscl.methods.base import PAPER
-from osscl.paper import tables as ablations
-from osscl.paper import tables as published
-from osscl.paper import tables as search
 from osscl.paper.cells import Cell, Measure, Note, Published, Table, with_plus
 from osscl.runs.spec import EXPERIMENTS, configuration
 from osscl.stream.scenario import ScenarioSpec
@@ -27,7 +24,7 @@ SELECTION = EXPERIMENTS["cifar10-p10"]  # of T15
 Pair = tuple[float, float]  # mean and std
 Row = tuple[float, int, str, Pair, Pair, Pair, Pair, Pair, Pair]  # P, |M|, peripheral set, then a pair a column
 
-# The paper names no hyperparameters of GEM and iCaRL. Mammoth, which reaches its level, has iCaRL's by main set.
+# The paper names no hyperparameters of GEM and iCaRL; iCaRL's by main set are Mammoth's, which reach its level.
 ICARL: dict[str, tuple[str, ...]] = {
     "cifar10": (),
     "cifar100": ("optimiser.rate=0.3", "optimiser.min_rate=0.3"),
@@ -36,7 +33,7 @@ ICARL: dict[str, tuple[str, ...]] = {
 
 LABELS_ALONE = Note(
     "p*/co2l",
-    "Co2L looks at no unlabelled image: one run, on the first peripheral set, serves rows that differ in that set",
+    "Co2L uses no unlabelled images: one run, on the first peripheral set, fills all rows that differ in that set",
 )
 
 
@@ -52,7 +49,7 @@ def main_table(
     supervised: tuple[int, Pair, Pair, Pair],
     of_paper: tuple[str | Note, ...],
 ) -> Table:
-    """Methods side by side: four settings with few labels, then all labels and no unlabelled image."""
+    """Methods side by side: four settings with few labels, then all labels and no unlabelled images."""
     cells = []
     for share, memory, peripheral, *pairs in rows:
         for column, pair in zip(COLUMNS, pairs, strict=True):
@@ -79,7 +76,7 @@ T1 = main_table(
     ),
     # |M|, co2l, gem, icarl
     (200, (69.5, 0.6), (29.2, 0.5), (49.9, 1.7)),
-    (Note("p01-tinyimagenet/ursl", "51.0 ± 11.9: one of the paper's three runs has probably failed"),),
+    (Note("p01-tinyimagenet/ursl", "51.0 ± 11.9: one of the paper's three runs probably failed"),),
 )  # fmt: skip
 
 T2 = main_table(
@@ -94,7 +91,7 @@ T2 = main_table(
     (
         Note(
             "p10-tinyimagenet/dm",
-            "the text says URSL is best in almost all settings; in the paper's table DM is, at P=0.1 with tinyimagenet",
+            "the text says URSL is best in almost all settings; in its table DM is best at P=0.1 with tinyimagenet",
         ),
     ),
 )  # fmt: skip
@@ -109,8 +106,8 @@ T3 = main_table(
     ),
     (2000, (22.5, 0.5), (17.4, 0.3), (18.2, 0.2)),
     (
-        Note("p10-*/co2l", "Co2L at P=0.1 is printed as 15.1 and as 15.0, of one and the same setting"),
-        "GD and DM have the batches that they have on CIFAR; their repository halves them here, at 64 pixels",
+        Note("p10-*/co2l", "Co2L at P=0.1 is printed as 15.1 and as 15.0 for one setting"),
+        "GD and DM have their batch sizes from CIFAR; their repository halves them here, at 64 pixels",
     ),
 )  # fmt: skip
 
@@ -118,30 +115,28 @@ T3 = main_table(
 Changes = tuple[str, ...]
 
 INFERRED = "P and |M| are not stated; inferred from the cell that another table has too"
-ONLY_SUPERVISED = (
-    "only-supervised is Co2L's cell of T2; beside it URSL with an empty U_t, which the paper does not have"
-)
+ONLY_SUPERVISED = "only-supervised is Co2L's cell of T2, and URSL with an empty U_t, which the paper does not have"
 
 
 def variants(values: Mapping[str, tuple[Pair, Changes]], scenario: ScenarioSpec = ABLATION) -> tuple[Cell, ...]:
-    """One scenario, a row for each change of URSL."""
+    """One scenario, one row per change of URSL."""
     cells = [Cell(row, "ursl", scenario, "ursl", changes, Published(*pair)) for row, (pair, changes) in values.items()]
     return with_plus(cells)
 
 
-def worlds(values: Mapping[str, tuple[Pair, ScenarioSpec]]) -> tuple[Cell, ...]:
-    """URSL as it stands, a row for each scenario."""
+def scenarios(values: Mapping[str, tuple[Pair, ScenarioSpec]]) -> tuple[Cell, ...]:
+    """Unchanged URSL, one row per scenario."""
     cells = [Cell(row, "ursl", scenario, "ursl", (), Published(*pair)) for row, (pair, scenario) in values.items()]
     return with_plus(cells)
 
 
 def amounts(related: int, unrelated: int) -> ScenarioSpec:
-    """The ablations' scenario with other numbers of unlabelled images a step."""
+    """The ablations' scenario with other numbers of unlabelled images per step."""
     return replace(ABLATION, related=related, unrelated=unrelated)
 
 
 def regime(name: str, **fields: object) -> ScenarioSpec:
-    """The ablations' scenario with another choice of what appears when; numbers of images as the regime has them."""
+    """The ablations' scenario in another regime, with that regime's numbers of images."""
     return replace(ABLATION, regime=name, related=None, unrelated=None, **fields)  # type: ignore[arg-type]
 
 
@@ -150,31 +145,31 @@ ONLY_LABELS = (
     Cell("only-supervised", "ursl", regime("only_supervised"), "ursl"),
 )
 
-T4 = Table("T4", "what each loss is for", variants({
+T4 = Table("T4", "each loss left out", variants({
     "without-sup": ((25.7, 0.2), ("learner.sup=0",)),
     "without-td": ((28.4, 0.7), ("learner.gamma=0",)),
     "without-kd": ((28.9, 0.4), ("learner.lam=0",)),
     "only-sup": ((19.1, 0.9), ("learner.gamma=0", "learner.lam=0")),
     "only-kd": ((28.2, 0.9), ("learner.sup=0", "learner.gamma=0")),
     "all-losses": ((30.4, 0.2), ()),
-}), ("a row drops loss terms alone; the sets that the gate makes stay as they are",))  # fmt: skip
+}), ("rows leave out loss terms only; the gate's sets stay the same",))  # fmt: skip
 
-T5 = Table("T5", "what segregation is for", variants({
+T5 = Table("T5", "segregation left out", variants({
     "variant1": ((20.7, 1.2), ("gate.pseudo=none", "gate.guide=all")),
     "variant2": ((24.5, 0.4), ("gate.pseudo=none",)),
     "variant3": ((29.2, 0.5), ("gate.guide=all",)),
     "variant4": ((30.4, 0.2), ()),
 }), (
-    "T-hat for L_sup and L_TD in variants 3 and 4, U-hat for L_KD in variants 2 and 4, else all of U_t",
-    "T-hat holds rows of past classes alone, for the text says that pseudo-labels are not used directly",
-), ("the paper's text compares other pairs than those in which T-hat differs, which are 1-3 and 2-4",))  # fmt: skip
+    "T-hat for L_sup and L_TD in variants 3 and 4, U-hat for L_KD in variants 2 and 4, otherwise all of U_t",
+    "T-hat holds rows of past classes only, because the text says that pseudo-labels are not used directly",
+), ("the paper's text compares other pairs than 1-3 and 2-4, in which T-hat differs",))  # fmt: skip
 
 
 def minutes(row: str, column: str, measure: Measure, published: float) -> Cell:
     return Cell(row, column, ABLATION, row, (), Published(published), measure)
 
 
-T6 = Table("T6", "minutes a task, lower is better", with_plus((
+T6 = Table("T6", "minutes per task, lower is better", with_plus((
     minutes("co2l-j", "task", "minutes", 12),
     minutes("co2l-p", "pretraining", "pretraining", 63),
     minutes("co2l-p", "task", "learner", 6.5),
@@ -182,49 +177,49 @@ T6 = Table("T6", "minutes a task, lower is better", with_plus((
     minutes("dm", "task", "minutes", 14.5),
     minutes("ursl", "reference", "later reference", 15.75),
     minutes("ursl", "learner", "learner", 12),
-)), ("the reference's minutes are those of a step after the first",), (
-    "the paper's minutes are those of one RTX 3080 Ti; ours are those of the device that is named",
-    "the caption says a task, the text an epoch: the caption is right, by the ratio of 63 to 15.75",
-    "a step after the first is 100 epochs of the reference in the paper",
+)), ("the reference's minutes are per step after the first",), (
+    "the paper's minutes are on one RTX 3080 Ti, ours on the device that is named",
+    "the caption says per task, the text per epoch; the ratio of 63 to 15.75 confirms the caption",
+    "in the paper, a step after the first trains the reference for 100 epochs",
 ))  # fmt: skip
 
-T9 = Table("T9", "unlabelled images of classes to come, or of past ones, alone", (
+T9 = Table("T9", "unlabelled images of later classes only, or of earlier classes only", (
     *ONLY_LABELS,
-    *worlds({
+    *scenarios({
         "after": ((19.1, 0.8), regime("after", peripheral=())),
         "before": ((20.0, 0.1), regime("before", peripheral=())),
     }),
 ), (
-    "after: classes of this step and later ones; before: of earlier ones, and at the first step of this one",
+    "after: classes of this step and later ones; before: earlier classes, and at the first step its own",
     ONLY_SUPERVISED,
 ), (
-    "the caption names cifar10 as peripheral, the text says that nothing is unrelated: there is no peripheral set",
-    "U_t holds at most 9000 images, fewer where fewer are there",
-), short="only classes to come, or past")  # fmt: skip
+    "the caption names cifar10 as peripheral, but the text says that nothing is unrelated: no peripheral set is used",
+    "U_t holds at most 9000 images",
+), short="only later or earlier classes")  # fmt: skip
 
-T10 = Table("T10", "unlabelled images that are all related, or all unrelated", (
+T10 = Table("T10", "unlabelled images that are all related or all unrelated", (
     *ONLY_LABELS,
-    *worlds({
+    *scenarios({
         "only-unrelated": ((19.6, 0.5), regime("only_unrelated")),
         "only-related": ((29.4, 0.5), regime("only_related")),
         "osscl": ((30.4, 0.2), ABLATION),
     }),
-), (ONLY_SUPERVISED,), ("sizes are not stated: 0-9000 and 9000-0, by the trend of T12",),
+), (ONLY_SUPERVISED,), ("sizes are not stated; 0-9000 and 9000-0 fit the trend of T12",),
     short="only related or unrelated images")  # fmt: skip
 
 T11 = Table("T11", "a part of the main classes in each U_t", (
     *ONLY_LABELS,
-    *worlds({
+    *scenarios({
         "25-percent": ((24.9, 0.6), regime("non_iid", class_share=0.25)),
         "50-percent": ((27.4, 0.7), regime("non_iid", class_share=0.5)),
         "osscl": ((30.4, 0.2), ABLATION),
     }),
 ), (
-    "classes are drawn anew at each step, from all of the main set; the related images are of them",
+    "at each step, classes are drawn from all of the main set, and the related images are of these",
     ONLY_SUPERVISED,
 ), short="a part of the main classes")  # fmt: skip
 
-T12 = Table("T12", "numbers of related and unrelated images a step", worlds({
+T12 = Table("T12", "numbers of related and unrelated images per step", scenarios({
     "1000-9000": ((21.0, 1.1), amounts(1000, 9000)),
     "4500-4500": ((26.8, 0.5), amounts(4500, 4500)),
     "4500-9000": ((27.0, 0.6), amounts(4500, 9000)),
@@ -232,16 +227,16 @@ T12 = Table("T12", "numbers of related and unrelated images a step", worlds({
     "9000-9000": ((30.4, 0.2), amounts(9000, 9000)),
 }), short="amounts of unlabelled images")  # fmt: skip
 
-T13 = Table("T13", "several peripheral sets", worlds({
+T13 = Table("T13", "several peripheral sets", scenarios({
     row: (pair, replace(ABLATION, peripheral=peripheral)) for row, pair, peripheral in (
         ("cifar10", (30.4, 0.2), ("cifar10",)),
         ("tinyimagenet", (30.4, 0.6), ("cifar10", "tinyimagenet")),
         ("caltech256", (31.4, 0.3), ("cifar10", "caltech256")),
         ("both", (31.6, 0.7), ("cifar10", "tinyimagenet", "caltech256")),
     )
-}), ("a row adds its set to the first row's",), (
-    "9000 images of each set a step",
-    "the text adds them to T_t; U_t is meant",
+}), ("each row adds its set to that of the first row",), (
+    "9000 images of each set per step",
+    "the text adds them to T_t, but means U_t",
     INFERRED,
 ))  # fmt: skip
 
@@ -259,7 +254,7 @@ T14 = Table("T14", "other networks, batches of 128", (
         "resnet50-wrn-28-10": ((31.1, 0.2), networks("resnet50", "wrn-28-10")),
     }),
     Cell("resnet18-resnet18", "ursl-plus", ABLATION, "ursl-plus", networks("resnet18", "resnet18")),
-), ("a row names reference and learner",), (
+), ("rows name the networks of reference and learner",), (
     "at batch 128 the paper's URSL is 31.2 ± 1.0, at 512 30.4 ± 0.2: its differences are within that noise",
     INFERRED,
 ))  # fmt: skip
@@ -269,14 +264,14 @@ T15 = Table("T15", "which images the memory keeps", variants({
     "high-confidence": ((69.7, 1.0), ("memory.policy=high",)),
     "rainbow": ((72.5, 0.6), ("memory.policy=rainbow",)),
     "random": ((72.8, 0.9), ()),
-}, SELECTION), ("confidence is not defined: cosine to the prototype of the image's own class",), (
-    "the caption says cifar100 among cifar10; 72.8 ± 0.9 is the cell of T1 with cifar10 among cifar100, which is run",
+}, SELECTION), ("confidence, which the paper does not define, is the cosine to the prototype of the image's class",), (
+    "the caption says cifar100 among cifar10, but 72.8 ± 0.9 is T1's cell of cifar10 among cifar100, which is run",
 ))  # fmt: skip
 
-T16 = Table("T16", "a reference trained before the first step, then frozen", variants({
+T16 = Table("T16", "a reference that is trained before the first step and then frozen", variants({
     "continual": ((30.4, 0.2), ()),
     "pretrained": ((31.3, 0.7), ("reference.pretrained=true",)),
-}), ("it is trained on the whole of both pools",), ("its epochs are not stated: 400", INFERRED),
+}), ("it is trained on all images of both pools",), ("its epochs are not stated; 400 are used", INFERRED),
     short="a pre-trained reference")  # fmt: skip
 
 
@@ -286,8 +281,8 @@ def self_supervision(id: str, scenario: ScenarioSpec, simclr: Pair, byol: Pair, 
     cells = list(variants(ways, scenario))
     for (row, (_, changes)), time in zip(ways.items(), times, strict=True):
         cells.append(Cell(row, "minutes", scenario, "ursl", changes, Published(time), "reference"))
-    collapsed = "BYOL collapsed in our studies of references, with the optimiser of ursl and with four others"
-    notes = ("minutes are those of the reference over all steps", collapsed)
+    collapsed = "BYOL collapsed in our studies of references, with ursl's optimiser and with four others"
+    notes = ("minutes are of the reference over all steps", collapsed)
     setting = f", {scenario.main} among {scenario.peripheral[0]}"
     short = f"SimCLR and BYOL on {scenario.main}"
     return Table(id, "SimCLR and BYOL", tuple(cells), notes, (INFERRED,), setting, short)
@@ -298,7 +293,7 @@ T17 = self_supervision(
 )  # fmt: skip
 T18 = self_supervision("T18", ABLATION, (30.4, 0.2), (32.3, 0.8), (219, 445))
 
-NO_NUMBERS = "the paper draws the curves and prints no numbers; it says that both rise with the number of seen classes"
+NO_NUMBERS = "the paper draws the curves without numbers, and says that both rise with the number of seen classes"
 
 
 def over_time(id: str, images: int) -> Table:
@@ -313,19 +308,19 @@ def over_time(id: str, images: int) -> Table:
 F1, F2 = over_time("F1", 9000), over_time("F2", 4500)
 
 
-BESIDE = "Co2L, which learns from labels alone, stands beside URSL; the paper states these limits without numbers"
+WITH_CO2L = "Co2L, which learns from labels only, is run beside URSL; the paper states these limits without numbers"
 
 
 def limit(
     id: str, title: str, rows: Mapping[str, ScenarioSpec], notes: tuple[str, ...], of_paper: tuple[str, ...] = ()
 ) -> Table:
-    """URSL and Co2L, a row for each scenario, from the paper's own to the worst."""
-    usual = ABLATION.related, ABLATION.unrelated  # Co2L looks at none: one run serves rows that differ in them
+    """URSL and Co2L, one row per scenario, from the paper's own to the hardest."""
+    usual = ABLATION.related, ABLATION.unrelated  # Co2L uses none: one run fills rows that differ in them
     cells = []
     for row, scenario in rows.items():
         cells.append(Cell(row, "co2l", replace(scenario, related=usual[0], unrelated=usual[1]), "co2l"))
         cells.append(Cell(row, "ursl", scenario, "ursl"))
-    return Table(id, title, with_plus(cells), (*notes, BESIDE), of_paper)
+    return Table(id, title, with_plus(cells), (*notes, WITH_CO2L), of_paper)
 
 
 def _little(related: int) -> ScenarioSpec:
@@ -337,26 +332,26 @@ L1 = limit("L1", "imbalanced classes", {
     "10-to-1": replace(ABLATION, imbalance=10.0),
     "30-to-1": replace(ABLATION, imbalance=30.0),
 }, (
-    "training images of the largest class over those of the smallest, an exponential tail in random class order",
-    "where labels are a count and not a share, as on the demo's data, the unlabelled images alone are imbalanced",
+    "ratio of training images of the largest class to the smallest, an exponential tail in random class order",
+    "where labels are given per class, as on the demo's data, only the unlabelled images are imbalanced",
 ))  # fmt: skip
 
 L2 = limit("L2", "little unlabelled data", {
     "9000-9000": _little(9000),
     "900-900": _little(900),
     "180-180": _little(180),
-}, ("related and unrelated images a step; Co2L uses neither",))  # fmt: skip
+}, ("related and unrelated images per step; Co2L uses neither",))  # fmt: skip
 
 L3 = limit("L3", "a very small memory", {
     "memory-500": ABLATION,
     "memory-200": replace(ABLATION, memory=200),
     "memory-100": replace(ABLATION, memory=100),
-}, (), ("100 is one image a class at the end",))  # fmt: skip
+}, (), ("100 is one image per class at the end",))  # fmt: skip
 
 LIMITS: Mapping[str, Table] = {"L1": L1, "L2": L2, "L3": L3}
 
 
-# Field -> the value that the paper names.
+# field: the value that the paper names
 CHOSEN: Mapping[str, Any] = {
     "learner.epochs": 200,
     "reference.epochs_first": 400,
@@ -383,14 +378,14 @@ T7 = Table("T7", "the values that were tried", notes=(
     "one tau, one optimiser and one rate serve both networks",
 ))  # fmt: skip
 T8 = Table("T8", "the values that were chosen, and where our configurations differ", notes=(
-    "the paper names neither schedule, decay nor warm-up of the optimisers, nor the head's optimiser",
-    "the shape of the projector is not in the paper either",
+    "the paper does not name schedule, decay or warm-up of the optimisers, nor the head's optimiser",
+    "nor does it give the shape of the projector",
 ), short="the values that were chosen")  # fmt: skip
 COMPARED = ("ursl-as-printed", "ursl", "ursl-plus")
 
 
 def search_rows() -> list[tuple[str, str]]:
-    """Field, and the values tried or the field that it follows."""
+    """Fields, and the values tried or the field that they follow."""
     return [(field, f"as {text}" if text in TRIED else _values(text)) for field, text in TRIED.items()]
 
 
@@ -399,7 +394,7 @@ def _values(text: str) -> str:
 
 
 def chosen_rows() -> list[tuple[str, ...]]:
-    """Field, the paper's value and that of each of our configurations, for all that the paper names or that differ."""
+    """Fields that the paper names or in which our configurations differ: its value and each of ours."""
     ours = [flat(plain(configuration(name))) for name in COMPARED]
     named = [field for field in ours[0] if field in CHOSEN]
     differ = [field for field in ours[0] if field not in CHOSEN and any(one[field] != ours[0][field] for one in ours)]
@@ -414,39 +409,31 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-OURS = "URSL's cells run ursl: the paper's algorithm; optimisers, projector and head are ours (T8), and so is ursl-plus"
+OURS = "URSL's cells run ursl: the paper's algorithm with our optimisers, projector and head (T8); ursl-plus is ours"
 
 
 def _noted(table: Table) -> Table:
-    """The table, with a word on what runs in URSL's cells."""
+    """The table with a note on what runs in URSL's cells."""
     return replace(table, notes=(*table.notes, Note("*", OURS, configurations="ursl*")))
 
 
 TABLES: Mapping[str, Table] = {
     table.id: _noted(table)
-    for table in (
-        published.T1, published.T2, published.T3, ablations.T4, ablations.T5, ablations.T6, search.T7, search.T8,
-        ablations.T9, ablations.T10, ablations.T11, ablations.T12, ablations.T13, ablations.T14, ablations.T15,
-        ablations.T16, ablations.T17, ablations.T18,
-    )
-}  # fmt: skip
-FIGURES: Mapping[str, Table] = {"F1": ablations.F1, "F2": ablations.F2}
-COMMANDS = {"table": TABLES, "figure": FIGURES, "experiments": LIMITS}
+    for table in (T1, T2, T3, T4, T5, T6, T7, T8, T9, T10, T11, T12, T13, T14, T15, T16, T17, T18)
+}
+FIGURES: Mapping[str, Table] = {"F1": F1, "F2": F2}
+ALL_TABLES: Mapping[str, Table] = {**TABLES, **FIGURES, **LIMITS}
 
 
-def one_of(tables: Mapping[str, Table], kind: str, name: str, *others: str) -> Table:
-    """The table of this name, in capitals or not; `others` are names that are allowed besides."""
-    id = name.upper()
-    if id in tables:
-        return tables[id]
-    for command, elsewhere in COMMANDS.items():
-        if id in elsewhere:
-            raise SpecError(f"{id} is no {kind}: osscl {command} {id}")
-    raise unknown(kind, name, [*others, *tables])
+def table_named(name: str) -> Table:
+    """The table, figure or limitation of this name, in capitals or not."""
+    if name.upper() not in ALL_TABLES:
+        raise unknown("table", name, ["list", *ALL_TABLES])
+    return ALL_TABLES[name.upper()]
 
 
 def picked(table: Table, patterns: str | None) -> Table:
-    """The table with the cells that `patterns` names: cells, rows or columns, with * and ?, between commas."""
+    """The table with the cells that match a comma-separated list of cells, rows or columns, with * and ?."""
     if patterns is None:
         return table
     chosen: set[str] = set()
@@ -463,20 +450,18 @@ def _matches(cell: Cell, pattern: str) -> bool:
 
 
 def cell_of(table: str, name: str) -> Cell:
-    """A cell of the paper by its table and name."""
-    return next(cell for cell in {**TABLES, **FIGURES}[table].cells if cell.name == name)
+    """The cell of this name in a table."""
+    return next(cell for cell in ALL_TABLES[table].cells if cell.name == name)
 
 
-def published_of(scenario: ScenarioSpec, method: object) -> Pair | None:
-    """Mean and std that the paper has of a method, by its fields, in a scenario; None: no table has such a cell."""
-    alike = (theirs for known, theirs in _published_methods().get(scenario, ()) if known == method)
-    found = next(alike, None)
-    return None if found is None else (found.mean, found.std or 0.0)
+def published_of(scenario: ScenarioSpec, method: object) -> Published | None:
+    """The accuracy that the paper prints of a method, by its fields, in a scenario; None where it has no such cell."""
+    return next((theirs for known, theirs in _published_methods().get(scenario, ()) if known == method), None)
 
 
 @functools.cache
 def _published_methods() -> dict[ScenarioSpec, list[tuple[object, Published]]]:
-    """Every accuracy that the paper prints, by its scenario, the first tables first."""
+    """Every accuracy that the paper prints, by scenario, in the order of the tables."""
     made: dict[ScenarioSpec, list[tuple[object, Published]]] = {}
     for table in TABLES.values():
         for cell in table.cells:

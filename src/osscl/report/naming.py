@@ -1,4 +1,4 @@
-"""What settings, methods and seeds are called in a report: names that tell apart whatever differs."""
+"""Names of settings, methods and seeds in tables and reports, different wherever the fields differ."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from osscl.runs.record import RunRecord
 from osscl.runs.spec import display_name
 from osscl.stream.scenario import ScenarioSpec
 
-MOST_CHANGES = 4  # that a name spells out
+MOST_CHANGES = 4  # listed in a name
 
 
 def setting_words(scenario: ScenarioSpec) -> str:
@@ -19,13 +19,13 @@ def setting_words(scenario: ScenarioSpec) -> str:
 
 
 def condition_words(scenario: ScenarioSpec) -> str:
-    """Labels, memory, and whatever is unusual."""
+    """Labels, memory, and unusual fields."""
     share = f"P={scenario.labeled_fraction:g}" if scenario.labeled_fraction else f"{scenario.labels_per_class} labels"
     return ", ".join([share, f"M={scenario.memory}", *unusual_words(scenario)])
 
 
 def unusual_words(scenario: ScenarioSpec) -> list[str]:
-    """The fields in which a scenario is not the usual one of its sets, labels and memory."""
+    """The fields in which a scenario differs from the default for its sets, labels and memory."""
     usual = ScenarioSpec(
         scenario.main, scenario.peripheral, scenario.labeled_fraction, scenario.labels_per_class, scenario.memory,
         regime=scenario.regime,
@@ -38,14 +38,14 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
 
 
 def method_name(record: RunRecord) -> str:
-    """The configuration's name; of one that has none, or no longer, the nearest named one and what differs from it."""
+    """The configuration's name; for fields without a name, the nearest configuration and what differs from it."""
     method, name = record.spec.method, display_name(record.spec)
-    if type(method) not in map(type, CONFIGURATIONS.values()):  # elsewhere: nobody here knows its usual fields
+    if type(method) not in map(type, CONFIGURATIONS.values()):  # of another package, whose defaults are unknown here
         return f"{name} {content_id(method, 6)}"
-    if not name.endswith("*"):
+    if name in CONFIGURATIONS:
         return name
     near = [(name, changes(plain(config), plain(method))) for name, config in _named_configs(type(method))]
-    # What it was called when it ran comes first: the name may stand for something else by now.
+    # Prefer the name it ran under, though its fields may have changed since.
     near = [one for one in near if one[0] == record.configuration] or near
     if near:
         name, changed = min(near, key=lambda one: len(one[1]))
@@ -61,7 +61,7 @@ def _named_configs(kind: type) -> Iterator[tuple[str, Any]]:
 
 
 def changes(base: Mapping[str, Any], other: Mapping[str, Any], where: str = "") -> dict[str, str]:
-    """Dotted names of the fields in which two plain dataclasses differ, with the other's value."""
+    """Dotted names of the fields in which two plain dataclasses differ, with the value of the second."""
     found: dict[str, str] = {}
     for key, value in other.items():
         before = base.get(key)

@@ -1,30 +1,42 @@
-"""Records as tables. Every number carries its schedule, seeds and n; missing is a dash."""
+"""Records as one table: a row per setting and method, with schedule, seeds and n beside every number."""
 
 from collections.abc import Iterable, Sequence
-from statistics import mean, pstdev
+from statistics import mean, stdev
 
 from osscl.methods import CONFIGURATIONS
-from osscl.paper.claims import only_tries
+from osscl.methods.base import PAPER
 from osscl.paper.tables import published_of
-from osscl.report.formats import DASH, TableSection, as_markdown
-from osscl.report.naming import method_name, seeds_and_n, setting_words
+from osscl.report.formats import (
+    SPREAD,
+    Column,
+    Number,
+    ResultTable,
+    Row,
+    TableSection,
+    text_section,
+    to_markdown,
+    value_text,
+)
+from osscl.report.naming import method_name, setting_words
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import display_name
 
-HEADLINE = (
-    "setting", "method", "schedule", "seeds", "final %", "the paper %", "forgetting",
-    "gate AUROC, first → last step", "minutes", "device",
+URSLS = ("ursl", "ursl-as-printed", "ursl-plus")  # compared with the paper's URSL
+COLUMNS = (
+    Column("setting"), Column("method"), Column("schedule"), Column("seeds", "seeds"), Column("rows"),
+    Column("final %", "mean", ("final", "final_std", "n"), ours=True),
+    Column("the paper %", "published", ("paper", "paper_std")), Column("forgetting", "number"),
+    Column("gate AUROC, first step", "number", ("gate_auroc_first",)),
+    Column("gate AUROC, last step", "number", ("gate_auroc_last",)), Column("minutes", "number"), Column("device"),
 )  # fmt: skip
-
-URSLS = ("ursl", "ursl-as-printed", "ursl-plus")  # what the paper's URSL is held against
 
 
 def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
-    """Records that differ in their seed alone, together; groups of one setting one after the other, best first."""
+    """Groups of records that differ in their seed only; those of one setting together, best first."""
     groups: dict[object, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: record.spec.seed):
         spec = record.spec
-        same = (spec.scenario, spec.method, spec.schedule, spec.stream)  # what it was called says nothing more
+        same = (spec.scenario, spec.method, spec.schedule, spec.stream)
         groups.setdefault(same, []).append(record)
     return sorted(groups.values(), key=_place)
 
@@ -34,82 +46,78 @@ def _place(runs: Sequence[RunRecord]) -> tuple[str, str, str, float]:
     return spec.scenario.main, setting_words(spec.scenario), spec.schedule.name, -mean(run.final for run in runs)
 
 
-def accuracy_words(runs: Sequence[RunRecord]) -> str:
-    finals = [run.final for run in runs]
-    spread = f" ± {pstdev(finals):.1f}" if len(finals) > 1 else ""
-    return f"{mean(finals):.1f}{spread}"
-
-
-def headline(records: Iterable[RunRecord]) -> TableSection:
-    """One row a setting and method: ours, the paper's where it has the cell, the gate, the time."""
-    rows = [headline_row(runs) for runs in grouped(records)]
-    note = (
-        "Mean ± population std over the seeds. The paper's are means over three runs of its full schedule, of the same "
-        "method; beside ursl-plus, of its URSL."
+def headline_table(records: Iterable[RunRecord]) -> ResultTable:
+    """One row per setting and method: ours, the paper's at its schedule, the gate, the time."""
+    rows = [headline_values(runs) for runs in grouped(records)]
+    theirs = (
+        "The paper's numbers are means over three runs of its full schedule, of the same method; beside ursl-plus, of "
+        "its URSL. They are not shown beside shorter schedules."
     )
-    return TableSection("Headline", HEADLINE, rows, note)
+    return ResultTable("Results", COLUMNS, rows, (SPREAD, theirs))
 
 
-def beside(record: RunRecord) -> tuple[float, float] | None:
-    """What the paper has for the same method; beside ours, for its URSL; None beside a run not meant to reach it."""
-    spec = record.spec
-    if only_tries(spec.schedule):
-        return None
-    return published_of(spec.scenario, CONFIGURATIONS["ursl"] if display_name(spec) in URSLS else spec.method)
-
-
-def beside_words(record: RunRecord) -> str:
-    theirs = beside(record)
-    if theirs is None:
-        return DASH
-    whose = " (URSL)" if display_name(record.spec) == "ursl-plus" else ""  # the paper has no number of ours
-    return f"{theirs[0]:.1f} ± {theirs[1]:.1f}{whose}"
-
-
-def paper_of(record: RunRecord) -> tuple[float, float] | None:
-    """The paper's URSL, beside a run of URSL or of ours alone."""
-    return beside(record) if display_name(record.spec) in URSLS else None
-
-
-def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+def headline_values(runs: Sequence[RunRecord]) -> Row:
     first = runs[0]
-    devices = sorted({run.made_by.device for run in runs})
+    finals, theirs = [run.final for run in runs], published_beside(first)
+    whose = "URSL" if display_name(first.spec) == "ursl-plus" else ""  # the paper has no number of ours
+    paper = None if theirs is None else Number(*theirs, remark=whose)
+    final = Number(
+        mean(finals), stdev(finals) if len(finals) > 1 else None, len(finals), is_percent=True,
+        published=None if theirs is None else theirs[0],
+    )  # fmt: skip
+    gates = [mean_number(side, 3) for side in zip(*map(_gate_ends, runs), strict=True)]
     return (
-        setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name, seeds_and_n(runs),
-        f"{accuracy_words(runs)} ({first.evaluated_on})", beside_words(first),
-        mean_words([run.forgetting for run in runs]), gate_words(runs), mean_words([minutes(run) for run in runs]),
-        "; ".join(devices),
+        setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name,
+        tuple(run.spec.seed for run in runs), first.evaluated_on, final, paper,
+        mean_number([run.forgetting for run in runs]), *gates, mean_number([run.minutes for run in runs]),
+        "; ".join(sorted({run.made_by.device for run in runs})),
     )  # fmt: skip
 
 
-def markdown(records: Iterable[RunRecord]) -> str:
-    return as_markdown(headline(records))
+def published_beside(record: RunRecord) -> tuple[float, float] | None:
+    """The paper's mean and std for a run's method, for ours that of its URSL; None at any other schedule than its."""
+    spec = record.spec
+    if spec.schedule != PAPER:
+        return None
+    theirs = published_of(spec.scenario, CONFIGURATIONS["ursl"] if display_name(spec) in URSLS else spec.method)
+    return None if theirs is None else (theirs.mean, theirs.std or 0.0)
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
-    """Mean where every value is known."""
+def paper_of(record: RunRecord) -> tuple[float, float] | None:
+    """The paper's URSL, beside a run of URSL or of ours only."""
+    return published_beside(record) if display_name(record.spec) in URSLS else None
+
+
+def mean_number(values: Sequence[float | None], digits: int = 1) -> Number | None:
+    """The mean, where every value is known."""
     known = [value for value in values if value is not None]
-    return mean(known) if known and len(known) == len(values) else None
+    return Number(mean(known), digits=digits) if known and len(known) == len(values) else None
 
 
-def mean_words(values: Sequence[float | None], digits: int = 1) -> str:
-    value = mean_of(values)
-    return DASH if value is None else f"{value:.{digits}f}"
+def _gate_ends(run: RunRecord) -> tuple[float | None, float | None]:
+    """AUROC of the gate for seen classes, at the first and the last step that have one."""
+    values = [step.gate.auroc_seen for step in run.steps if step.gate is not None]
+    known = [value for value in values if value is not None]
+    return (known[0], known[-1]) if known else (None, None)
 
 
-def gate_words(runs: Sequence[RunRecord]) -> str:
-    """AUROC of the classes met, at the first and the last step that have one."""
-    ends = []
-    for run in runs:
-        values = [step.gate.auroc_seen for step in run.steps if step.gate is not None]
-        known = [value for value in values if value is not None]
-        ends.append((known[0], known[-1]) if known else (None, None))
-    first, last = (mean_words(side, 3) for side in zip(*ends, strict=True))
-    return DASH if DASH in (first, last) else f"{first} → {last}"
+def markdown(records: Iterable[RunRecord]) -> str:
+    return to_markdown(headline_table(records))
+
+
+# ----- as text, until the page takes typed tables
+
+HEADLINE = tuple(column.name for column in COLUMNS)
+beside = published_beside
+
+
+def headline(records: Iterable[RunRecord]) -> TableSection:
+    return text_section(headline_table(records))
+
+
+def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
+    return tuple(map(value_text, headline_values(runs)))
 
 
 def minutes(record: RunRecord) -> float | None:
-    """Wall-clock minutes of the run, with the reference's own where it came from the cache; None where they
-    measure something else, see `Provenance.timed`."""
-    cached = sum(phase.seconds for step in record.steps for phase in step.phases if phase.cached)
-    return (record.made_by.seconds + cached) / 60 if record.made_by.timed else None
+    return record.minutes

@@ -1,6 +1,7 @@
-"""Where a list of specs is carried out: one after another here, or on a Ray cluster; records tell neither."""
+"""Run a list of specs, one after another on this machine or on a Ray cluster; records are the same either way."""
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -14,8 +15,8 @@ from typing import Any
 
 import torch
 
+from osscl.config import content_id
 from osscl.errors import Diverged, Occupied, SpecError, Stopped, UserError, unknown
-from osscl.paper.plan import reference_of
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.record import RunRecord, read_record, write_record
 from osscl.runs.run import refuse_missing_sets, run
@@ -23,16 +24,16 @@ from osscl.runs.spec import RunSpec
 from osscl.stream.step import Stream
 
 ENGINES = ("local", "ray")
-RETRIES = 3  # of a run whose worker is lost; it goes on from its last checkpoint
+RETRIES = 3  # of a run whose worker is lost; it resumes from its last checkpoint
 SECONDS_TO_ANSWER = 5.0
 SECONDS_TO_SAVE = 30.0
 
-Watch = Callable[[RunSpec], AbstractContextManager[Watcher]]  # who looks on at a run; for Ray it must pickle
+Watch = Callable[[RunSpec], AbstractContextManager[Watcher]]  # makes the watcher of a run; for Ray it must pickle
 
 
 @dataclass(frozen=True)
 class Engine:
-    """Where runs are carried out; none of it changes what comes out."""
+    """Where runs are executed, which does not change their results."""
 
     name: str = "local"
     address: str | None = None  # of a Ray cluster; None starts one here
@@ -42,22 +43,32 @@ class Engine:
         if self.name not in ENGINES:
             raise unknown("engine", self.name, ENGINES)
         if self.name == "local" and (self.address is not None or self.gpu_share is not None):
-            raise SpecError("an address and a GPU share are Ray's: give --engine ray with them")
+            raise SpecError("--address and --gpu-share need --engine ray")
         share = self.gpu_share
         if share is not None and not (0 < share <= 1 or (share > 1 and share.is_integer())):
-            raise SpecError(f"the GPU share must be in (0, 1], or a whole number, got {share}")
+            raise SpecError(f"gpu_share must be in (0, 1] or a whole number, got {share}")
 
 
 LOCAL = Engine()
 
 
-def carry_out(
+@functools.cache
+def reference_key(spec: RunSpec) -> str | None:
+    """Equal for runs that train the same reference networks; None for a run that trains none."""
+    method = spec.method
+    if not getattr(method, "needs_reference", False) or not (spec.scenario.related or spec.scenario.unrelated):
+        return None
+    world = replace(spec.scenario, memory=0)  # everything else decides what U_t holds
+    return content_id([world, method.reference, replace(spec.schedule, name="any"), spec.seed, spec.stream])
+
+
+def run_specs(
     specs: Sequence[RunSpec], options: Options, engine: Engine = LOCAL, watch: Watch | None = None
 ) -> Iterator[RunRecord]:
-    """The record of each distinct spec, as it is finished; what is recorded already is not run again.
+    """Run each distinct spec that has no record yet, and yield the record of each when it is finished.
 
-    A run that diverges, or that another process is at work on, does not keep the others from being carried out; it is
-    told after them. `options.max_minutes` bounds all runs together here, and each of them on Ray.
+    Runs that diverge or are locked by another process are reported after the others have finished.
+    `options.max_minutes` bounds all runs together, or with Ray each of them.
     """
     distinct = list({spec.id: spec for spec in specs}.values())
     if engine.name == "ray":
@@ -67,16 +78,16 @@ def carry_out(
 
 
 def _here(specs: Sequence[RunSpec], options: Options, watch: Watch | None) -> Iterator[RunRecord]:
-    started, failed = time.monotonic(), Failed(len(specs))
+    started, failed = time.monotonic(), Failures(len(specs))
     waiting = list(specs)
-    for last in (False, True):  # a run of another process may be finished by the time that the others are
+    for last in (False, True):  # another process may finish a run while the others are running
         occupied = []
         for spec in waiting:
             left = options.max_minutes
             if left is not None:
                 left = max(0.0, left - (time.monotonic() - started) / 60)
             try:
-                yield carry_out_one(spec, replace(options, max_minutes=left), watch)
+                yield run_one(spec, replace(options, max_minutes=left), watch)
             except Occupied as error:
                 occupied.append(spec)
                 if last or len(specs) == 1:
@@ -84,11 +95,11 @@ def _here(specs: Sequence[RunSpec], options: Options, watch: Watch | None) -> It
             except Diverged as error:
                 failed.add(spec, error)
         waiting = occupied
-    failed.tell()
+    failed.raise_any()
 
 
-class Failed:
-    """Runs of a list that came to nothing, to be told when the others are done."""
+class Failures:
+    """Failed runs of a list, raised as one error after the others have finished."""
 
     def __init__(self, runs: int) -> None:
         self.runs, self.errors = runs, dict[str, UserError]()
@@ -98,26 +109,24 @@ class Failed:
             raise error
         self.errors[spec.id] = error
 
-    def tell(self) -> None:
+    def raise_any(self) -> None:
         if self.errors:
-            told = "; ".join(f"{name}: {error}" for name, error in self.errors.items())
+            reasons = "; ".join(f"{name}: {error}" for name, error in self.errors.items())
             kind = Occupied if all(isinstance(error, Occupied) for error in self.errors.values()) else Diverged
-            raise kind(f"{len(self.errors)} of {self.runs} runs came to nothing, the others are done: {told}")
+            raise kind(f"{len(self.errors)} of {self.runs} runs failed: {reasons}")
 
 
 def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:
-    """Told before the first of many runs, not hours into them."""
+    """Refuse before the first run, not hours into them."""
     for spec in specs:
         if not _file(spec, options).exists():
             refuse_missing_sets(spec, options.data)
 
 
-def carry_out_one(
-    spec: RunSpec, options: Options, watch: Watch | None = None, stream: Stream | None = None
-) -> RunRecord:
-    """What every engine does with a spec."""
+def run_one(spec: RunSpec, options: Options, watch: Watch | None = None, stream: Stream | None = None) -> RunRecord:
+    """Run one spec, in this process or in a worker."""
     with watch(spec) if watch is not None else nullcontext(options.watcher) as watcher:
-        return run(spec, replace(options, watcher=watcher), stream=stream)
+        return run(spec, replace(options, watcher=watcher), stream=stream, progress=False)
 
 
 # ----- Ray
@@ -128,15 +137,17 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
     for spec in recorded:
         yield read_record(_file(spec, options), type(spec.method))
     missing = [spec for spec in specs if spec not in recorded]
-    failed = Failed(len(specs))
+    failed = Failures(len(specs))
     if not missing:
         return
     data = options.data.resolve() if options.data is not None else None
-    sent = replace(options, out=options.out.resolve(), data=data, watcher=Unwatched())  # workers have folders of theirs
+    sent = replace(
+        options, out=options.out.resolve(), data=data, watcher=Unwatched()
+    )  # workers have their own working directory
     with _cluster(engine.address) as ray:
-        wanted = _wanted(ray, missing, options, engine)
-        sent = replace(sent, shared_device=options.shared_device or part_of_a_gpu(wanted))
-        waiting = _submit(ray, missing, sent, watch, wanted)
+        resources = _resources(ray, missing, options, engine)
+        sent = replace(sent, shared_device=options.shared_device or part_of_a_gpu(resources))
+        waiting = _submit(ray, missing, sent, watch, resources)
         try:
             while waiting:
                 (done,), _ = ray.wait(list(waiting), num_returns=1)
@@ -146,28 +157,27 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
                     yield received
                 else:
                     failed.add(spec, received)
-        except (KeyboardInterrupt, SystemExit):  # Ray makes a polite kill a SystemExit
+        except (KeyboardInterrupt, SystemExit):  # Ray turns SIGTERM into SystemExit
             raise Stopped from None
         finally:
             _stop(ray, list(waiting))
-    failed.tell()
+    failed.raise_any()
 
 
-def part_of_a_gpu(wanted: Mapping[str, float]) -> bool:
-    """Whether runs may find each other on one device, so that their times are no measure."""
-    return 0 < wanted["GPU"] < 1
+def part_of_a_gpu(resources: Mapping[str, float]) -> bool:
+    """Whether several runs may share one device, so that their times do not count."""
+    return 0 < resources["GPU"] < 1
 
 
 def _submit(
-    ray: Any, specs: Sequence[RunSpec], options: Options, watch: Watch | None, wanted: Mapping[str, float]
+    ray: Any, specs: Sequence[RunSpec], options: Options, watch: Watch | None, resources: Mapping[str, float]
 ) -> dict[Any, RunSpec]:
-    """A task for each run. Of runs that share a reference network the first goes ahead and trains it; the others wait
-    for that run and find the network in the cache, where at the same time each would have trained it anew."""
-    task = ray.remote(max_retries=RETRIES, num_cpus=wanted["CPU"], num_gpus=wanted["GPU"])(_task)
+    """A task for each run. Of runs that share a reference network, one trains it and the others wait for that run."""
+    task = ray.remote(max_retries=RETRIES, num_cpus=resources["CPU"], num_gpus=resources["GPU"])(_task)
     ahead: dict[str, Any] = {}
     tasks: dict[Any, RunSpec] = {}
     for spec in specs:
-        key = (reference_of(spec) if options.share_references else None) or spec.id
+        key = (reference_key(spec) if options.share_references else None) or spec.id
         made = task.remote(spec, options, watch, _surroundings(), ahead.get(key))
         ahead.setdefault(key, made)
         tasks[made] = spec
@@ -178,12 +188,12 @@ def _task(
     spec: RunSpec, options: Options, watch: Watch | None, surroundings: Mapping[str, Any],
     after: RunRecord | UserError | None,
 ) -> RunRecord | UserError:  # fmt: skip
-    """One run in a worker; Ray begins it once `after` is there. An error that was raised there would be this one's."""
+    """One run in a worker, started by Ray once `after` is finished; returned errors do not stop the runs that wait."""
     os.environ.update(surroundings["variables"])
-    sys.argv = list(surroundings["command"])  # a record names what was typed, not how Ray starts its workers
+    sys.argv = list(surroundings["command"])  # a record names the user's command, not Ray's
     torch.set_num_threads(surroundings["threads"])  # sums over several threads differ in their last bits
     try:
-        return carry_out_one(spec, options, watch)
+        return run_one(spec, options, watch)
     except (Diverged, Occupied) as error:
         return error
 
@@ -202,14 +212,16 @@ def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord
         raise
     except ray.exceptions.WorkerCrashedError:
         tries = RETRIES + 1
-        raise UserError(f"the worker of {spec.id} was lost {tries} times; the same command goes on") from None
+        raise UserError(
+            f"the worker of {spec.id} was lost {tries} times; run the same command again to resume"
+        ) from None
     if isinstance(record, RunRecord) and not _file(spec, options).exists():  # the worker's disk is not ours
         write_record(record, _file(spec, options))
     return record
 
 
 def _stop(ray: Any, tasks: Sequence[Any]) -> None:
-    """A polite interrupt, and time for what has begun to save its state."""
+    """Interrupt the tasks, and wait until those that are running have saved their state."""
     for task in tasks:
         ray.cancel(task)
     if tasks:
@@ -222,8 +234,8 @@ def _file(spec: RunSpec, options: Options) -> Path:
 
 @contextlib.contextmanager
 def _cluster(address: str | None) -> Iterator[Any]:
-    """Ray, connected: to the cluster that the caller is connected to, to the one at `address`, or to one made here."""
-    if address is not None:  # where whoever answers is not Ray, it would ask twenty times, 40 s each
+    """Ray, connected to the caller's cluster, to the one at `address`, or to a new local one."""
+    if address is not None:  # by default Ray asks a server that is not Ray twenty times, 40 s each
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     try:
         import ray
@@ -248,34 +260,34 @@ def _connect(ray: Any, address: str | None) -> None:
     if address is not None:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what runs here is nobody's business
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
     ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
 
 
 def _refuse_silence(address: str) -> None:
-    """Ray itself tries for minutes where nobody listens."""
+    """Fail at once where nothing listens; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return
     if not colon or not port.isdecimal():
-        raise UserError(f"a Ray address is written host:port, ray://host:port or auto, got {address!r}")
+        raise UserError(f"a Ray address must be host:port, ray://host:port or auto, got {address!r}")
     try:
         socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"no Ray cluster at {address}: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _wanted(ray: Any, specs: Sequence[RunSpec], options: Options, engine: Engine) -> dict[str, float]:
-    """What one run holds of a node, refused where no node has as much: Ray would wait for one for ever."""
+def _resources(ray: Any, specs: Sequence[RunSpec], options: Options, engine: Engine) -> dict[str, float]:
+    """The resources of one run; refused where no node has them, because Ray would wait forever."""
     if options.device.startswith("cuda:"):
-        raise SpecError(f"Ray hands out the GPUs: give auto, cpu or cuda for the device, got {options.device!r}")
+        raise SpecError(f"with --engine ray, device must be auto, cpu or cuda, got {options.device!r}")
     if options.device == "cpu" and engine.gpu_share is not None:
-        raise SpecError("a GPU share goes with the device auto or cuda")
+        raise SpecError("--gpu-share needs the device auto or cuda")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     on_gpu = options.device == "cuda" or engine.gpu_share is not None or any(node.get("GPU") for node in nodes)
     share = 0.0 if options.device == "cpu" or not on_gpu else engine.gpu_share or 1.0
     threads = 1 if share or all(spec.schedule.small_net for spec in specs) else torch.get_num_threads()
-    wanted = {"CPU": float(threads), "GPU": share}
-    if not any(all(node.get(kind, 0) >= amount for kind, amount in wanted.items()) for node in nodes):
-        raise UserError(f"no node of the Ray cluster has {threads} CPU and {share:g} GPU, which a run is to hold")
-    return wanted
+    resources = {"CPU": float(threads), "GPU": share}
+    if not any(all(node.get(kind, 0) >= amount for kind, amount in resources.items()) for node in nodes):
+        raise UserError(f"no node of the Ray cluster has the {threads} CPU and {share:g} GPU that a run needs")
+    return resources

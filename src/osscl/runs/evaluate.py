@@ -1,4 +1,4 @@
-"""A method against the truth: accuracy and what looks known on rows it never saw, its gate on the rows of U_t."""
+"""Evaluate a method: accuracy and known/unknown decisions on unseen rows, and its gate on the rows of U_t."""
 
 import math
 
@@ -11,9 +11,9 @@ from osscl.methods.base import Discerning, GateReport, Method, Progress, StepRep
 from osscl.runs.record import BINS, GateRecord, KnownRecord
 from osscl.stream.step import Stream, Truth
 
-SAMPLES = 8  # rows let in and kept out that a record names
-STRANGERS = 2000  # foreign rows of a set that a method has not seen, to ask whether they look known
-UPDATES_BETWEEN_LOOKS = 200  # at the loss
+SAMPLES = 8  # accepted and rejected rows that a record names
+FOREIGN_ROWS = 2000  # unseen rows of each peripheral set, to test whether they look known
+UPDATES_BETWEEN_CHECKS = 200  # of the loss
 
 
 def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...], float, Tensor, Tensor]:
@@ -33,7 +33,7 @@ def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...],
 
 
 def finite_logits(method: Method, images: Tensor, t: int) -> Tensor:
-    """What the method predicts after step t; where that is no number, it has learned nothing."""
+    """Predictions after step t, which must be finite."""
     logits = method.predict(images)
     if not bool(logits.isfinite().all()):
         raise Diverged(f"training diverged at step {t + 1}: predictions are not finite; try a lower rate")
@@ -41,7 +41,7 @@ def finite_logits(method: Method, images: Tensor, t: int) -> Tensor:
 
 
 def refuse_divergence(report: StepReport, t: int) -> None:
-    """Where training diverged there is nothing to record; better told after a step than after the run."""
+    """Refuse a report that is not finite after each step, not only at the end of the run."""
     gate = report.gate
     thresholds = {} if gate is None else {"threshold": gate.threshold, "pseudo_threshold": gate.pseudo_threshold}
     for name, value in {**report.notes, **thresholds}.items():
@@ -50,9 +50,9 @@ def refuse_divergence(report: StepReport, t: int) -> None:
 
 
 def refuse_divergent_loss(where: Progress, t: int) -> None:
-    """Now and then, for a loss is on the device, and at a phase's end: before its network is kept for others."""
-    looks = where.update % UPDATES_BETWEEN_LOOKS == 0 or where.update == where.updates
-    if looks and where.loss is not None and not math.isfinite(loss := float(where.loss)):
+    """Check the loss now and then, because reading it waits for the device, and at the end of each phase."""
+    is_due = where.update % UPDATES_BETWEEN_CHECKS == 0 or where.update == where.updates
+    if is_due and where.loss is not None and not math.isfinite(loss := float(where.loss)):
         raise Diverged(
             f"training diverged at step {t + 1}: the loss of {where.phase} is {loss} after {where.update} updates; "
             "try a lower rate"
@@ -60,7 +60,7 @@ def refuse_divergent_loss(where: Progress, t: int) -> None:
 
 
 def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> GateRecord:
-    """What the gate let in and kept out, against what the rows really are."""
+    """Compare what the gate accepted and rejected with what the rows are."""
     scores, passed, confident = (part.cpu() for part in (report.scores, report.passed, report.confident))
     kinds = {"seen": truth.seen, "unseen": truth.unseen, "foreign": truth.foreign}
     seen_or_foreign = truth.seen | truth.foreign
@@ -73,6 +73,7 @@ def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> Gate
         precision_seen=metrics.share(truth.seen, passed),
         recall=metrics.share(passed, truth.seen),
         fpr95=metrics.fpr_at_recall(scores, truth.seen, 0.95),
+        fpr95_unknown=metrics.fpr_at_recall(-scores, ~truth.seen, 0.95),
         pass_rates={kind: metrics.share(passed, rows) for kind, rows in kinds.items()},
         histograms={kind: histogram(scores[rows]) for kind, rows in kinds.items()},
         threshold=report.threshold,
@@ -86,7 +87,7 @@ def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> Gate
 
 
 def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
-    """What looks known after step t of rows that no step has shown it; None where a method does not tell.
+    """What looks known after step t, on rows that no step has shown; None for methods that do not decide this.
 
     A reference that was trained before the first step, on all unlabelled images, has seen the foreign ones.
     """
@@ -94,15 +95,18 @@ def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
         return None
     threshold = float(method.known_above)
     if not math.isfinite(threshold):
-        raise Diverged(f"training diverged at step {t + 1}: what looks known is above {threshold}; try a lower rate")
+        raise Diverged(
+            f"training diverged at step {t + 1}: the threshold of known images is {threshold}; try a lower rate"
+        )
     held_out = [stream.evaluation(k).images for k in range(len(stream))]
-    kinds = [torch.cat(held_out[: t + 1]), torch.cat(held_out[t:])[len(held_out[t]) :], stream.strangers(STRANGERS)]
+    kinds = [torch.cat(held_out[: t + 1]), torch.cat(held_out[t:])[len(held_out[t]) :], stream.strangers(FOREIGN_ROWS)]
     scores = torch.cat([method.known_scores(images).cpu() for images in kinds])
     kind = torch.repeat_interleave(torch.tensor([len(images) for images in kinds]))
     met, foreign, known = kind == 0, kind == 2, scores > threshold
     return KnownRecord(
         auroc=metrics.auroc(scores, met),
         fpr95=metrics.fpr_at_recall(scores, met, 0.95),
+        fpr95_unknown=metrics.fpr_at_recall(-scores, ~met, 0.95),
         recall=metrics.share(known, met),
         foreign=metrics.share(known, foreign),
         threshold=threshold,
@@ -115,7 +119,7 @@ def histogram(scores: Tensor) -> tuple[int, ...]:
 
 
 def _examples(mask: Tensor, stream: Stream, t: int) -> tuple[tuple[str, int], ...]:
-    """The first few such rows of U_t, which lies in random order: set and row."""
+    """Set and row of the first few such rows of U_t, whose order is random."""
     rows, names = stream.steps[t], (stream.spec.main, *stream.spec.peripheral)
     chosen = mask.nonzero().squeeze(1)[:SAMPLES].tolist()
     return tuple((names[int(rows.sources[i])], int(rows.unlabeled[i])) for i in chosen)

@@ -1,4 +1,4 @@
-"""What came out of a run: one typed record, one JSON file."""
+"""The record of a finished run: one typed value, one JSON file."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from osscl.config import from_plain, plain
+from osscl.config import added_later, from_plain, plain
 from osscl.errors import DataError, UserError
 from osscl.methods.base import PhaseReport
 from osscl.runs.spec import RunSpec, spec_from_plain, spec_to_plain
@@ -18,40 +18,44 @@ from osscl.storage import write_text
 
 FORMAT = "osscl record 1"
 BINS = 50  # of the score histograms, over [-1, 1]
-TIMED = "timed"  # the folder, below that of all runs, of runs made anew for their time
+TIMED = "timed"  # folder, below that of all runs, of runs that were repeated for their time
 
 
 @dataclass(frozen=True)
 class GateRecord:
-    """The gate against the truth, at one step. None where one side of a comparison is empty."""
+    """The gate compared with the truth, at one step; None where one side of a comparison is empty."""
 
-    auroc_seen: float | None  # classes met so far against the rest of U_t
+    auroc_seen: float | None  # known rows, of classes seen so far, against the rest of U_t
     auroc_related: float | None  # the main set against the foreign ones
     auroc_seen_foreign: float | None
     precision: float | None  # share of U-hat that is of the main set
-    precision_seen: float | None  # share of U-hat that is of a class met
-    recall: float | None  # share of the rows of classes met that U-hat holds
-    fpr95: float | None  # share of the rest that passes where .95 of the rows of classes met do
+    precision_seen: float | None  # share of U-hat that is known
+    recall: float | None  # share of known rows that are in U-hat
+    fpr95: float | None  # known images positive: unknown rows accepted where 95 % of known rows are
     pass_rates: Mapping[str, float | None]  # seen, unseen, foreign
     histograms: Mapping[str, tuple[int, ...]]  # of the scores, by true kind
     threshold: float  # tau_id
     pseudo_threshold: float  # tau_pl
     passed: int  # |U-hat|
     pseudo_labeled: int  # |T-hat|, the rows that entered training
-    pseudo_accuracy: float | None  # of the rows above the higher threshold that are of a class met
+    pseudo_accuracy: float | None  # of the known rows above the higher threshold
     let_in: tuple[tuple[str, int], ...]  # a few rows of U-hat: set, row
     kept_out: tuple[tuple[str, int], ...]
+    fpr95_unknown: float | None = added_later(
+        None, legacy=None
+    )  # OpenOOD: known rows rejected where 95 % of unknown are
 
 
 @dataclass(frozen=True)
 class KnownRecord:
-    """What looks known after a step, of held-out rows and of peripheral rows that no U_t holds. None: no such row."""
+    """What looks known after a step, of held-out rows and peripheral rows outside U_t; None without such rows."""
 
-    auroc: float | None  # classes met so far against classes to come and peripheral sets
-    fpr95: float | None
-    recall: float | None  # share of the rows of classes met that look known
-    foreign: float | None  # share of the rows of peripheral sets that do
+    auroc: float | None  # classes seen so far against later classes and peripheral sets
+    fpr95: float | None  # as in GateRecord
+    recall: float | None  # share of the rows of seen classes that look known
+    foreign: float | None  # share of the rows of peripheral sets that look known
     threshold: float
+    fpr95_unknown: float | None = added_later(None, legacy=None)  # as in GateRecord
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class StepRecord:
     new_classes: tuple[int, ...]
     labeled: int
     unlabeled: int
-    asked: int  # unlabelled rows that the spec asked for
+    asked: int  # unlabelled rows that the spec requests
     phases: tuple[PhaseReport, ...]
     notes: Mapping[str, float]
     gate: GateRecord | None = None
@@ -70,7 +74,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Session:
-    """With what a part of a run was carried out."""
+    """Code and device of one part of a run."""
 
     commit: str
     device: str
@@ -79,7 +83,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where, when and by what a record was made."""
+    """Where, when and with what a record was made."""
 
     command: str
     commit: str
@@ -89,15 +93,15 @@ class Provenance:
     torch: str
     python: str
     date: str
-    seconds: float  # of wall-clock time over all sessions of the run, evaluation and checkpoints included
-    sessions: int  # 1 + how often the run was interrupted and went on
+    seconds: float  # wall-clock time over all sessions, evaluation and checkpoints included
+    sessions: int  # 1 + how often the run was resumed
     peak_memory: int | None  # bytes on the device
-    shared_device: bool = False  # with other work on the device, so that seconds measure both
-    earlier: tuple[Session, ...] = ()  # of parts that were carried out with something else than the last one
+    shared_device: bool = False  # other work ran on the device, so seconds do not count
+    earlier: tuple[Session, ...] = ()  # parts whose code or device differ from the last one's
 
     @property
     def timed(self) -> bool:
-        """Whether its seconds measure the method on its device: neither other work there nor another device before."""
+        """Whether the seconds measure the method: nothing else ran on the device, and it was one kind of device."""
         return not self.shared_device and all(part.device == self.device for part in self.earlier)
 
 
@@ -106,10 +110,10 @@ class RunRecord:
     """One finished run."""
 
     id: str
-    configuration: str  # the name of the method's configuration when it ran
+    configuration: str  # the name of the method's configuration at the time of the run
     spec: RunSpec
     accuracy: tuple[tuple[float, ...], ...]  # [t][k]: % on step k's classes after learning step t
-    overall: tuple[float, ...]  # [t]: % over all classes met up to t
+    overall: tuple[float, ...]  # [t]: % over all classes seen up to t
     final: float  # the paper's number: % over all classes after the last step
     average: float | None  # mean of overall
     forgetting: float | None
@@ -122,6 +126,12 @@ class RunRecord:
     steps: tuple[StepRecord, ...]
     made_by: Provenance
 
+    @property
+    def minutes(self) -> float | None:
+        """Wall-clock minutes, a cached reference at its original training time; None where times do not count."""
+        cached = sum(phase.seconds for step in self.steps for phase in step.phases if phase.cached)
+        return (self.made_by.seconds + cached) / 60 if self.made_by.timed else None
+
 
 def record_to_plain(record: RunRecord) -> dict[str, Any]:
     fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
@@ -129,16 +139,16 @@ def record_to_plain(record: RunRecord) -> dict[str, Any]:
 
 
 def write_record(record: RunRecord, path: Path) -> None:
-    """One file a run, whole or not at all."""
+    """Write one file atomically."""
     write_text(path, json.dumps(record_to_plain(record), indent=1, allow_nan=False) + "\n")
 
 
 def read_record(path: Path | str, config: type | None = None) -> RunRecord:
-    """The record in `path`, or one line that says what is wrong with the file. `config`: see `spec_from_plain`."""
+    """Read a record; a damaged file is a DataError of one line. `config`: see `spec_from_plain`."""
     try:
         data = json.loads(Path(path).read_text())
         if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-            raise DataError(f"it is not of the format {FORMAT!r}")
+            raise DataError(f"expected the format {FORMAT!r}")
         record = from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config, recorded=True)})
         if flaw := flaw_of(record):
             raise DataError(flaw)
@@ -150,24 +160,24 @@ def read_record(path: Path | str, config: type | None = None) -> RunRecord:
 
 
 def flaw_of(record: RunRecord) -> str:
-    """What in a record does not fit together, as after an edit by hand; empty where all does."""
+    """An inconsistency in a record, such as an edit by hand leaves; empty if there is none."""
     steps = record.spec.scenario.steps
     lengths = {len(record.accuracy), len(record.overall), len(record.steps)}
     classes = len(record.class_order)
     if lengths != {steps} or [len(row) for row in record.accuracy] != list(range(1, steps + 1)):
-        return f"accuracy, overall and steps are not those of {steps} steps"
+        return f"accuracy, overall and steps must have {steps} steps"
     if sum(len(step.new_classes) for step in record.steps) != classes:
-        return "class_order does not hold the classes of the steps"
+        return "class_order must have the classes of the steps"
     if [len(row) for row in record.confusion] != [classes] * classes:
-        return f"confusion is not {classes} by {classes}"
+        return f"confusion must be {classes} by {classes}"
     gates = [step.gate for step in record.steps if step.gate is not None]
     if any(len(counts) != BINS for gate in gates for counts in gate.histograms.values()):
-        return f"a histogram has not {BINS} bins"
+        return f"histograms must have {BINS} bins"
     return ""
 
 
 def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
-    """Every record below a folder, once, and what is wrong with the files that are damaged."""
+    """Every record below a folder, once, and one problem per damaged file."""
     records: dict[str, RunRecord] = {}
     problems = []
     for path in record_files(folder):
@@ -177,18 +187,18 @@ def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
             problems.append(str(error))
             continue
         first = records.setdefault(record.id, record)
-        if first != record and not is_timed_anew(first, record):
+        if first != record and not is_retimed(first, record):
             problems.append(f"{path} is another record of {record.id}")
     return list(records.values()), problems
 
 
-def is_timed_anew(first: RunRecord, other: RunRecord) -> bool:
+def is_retimed(first: RunRecord, other: RunRecord) -> bool:
     """Whether another record of a run has the time that the first one lacks."""
     return other.made_by.timed and not first.made_by.timed
 
 
 def record_files(folder: Path) -> list[Path]:
-    """The files below a folder that are meant to be records, runs made anew last; other JSON is passed over."""
+    """The record files below a folder, repeated runs last; other JSON is skipped."""
     found = sorted(folder.rglob("*.json"), key=lambda path: (TIMED in path.relative_to(folder).parts, path))
     return [
         path
@@ -198,13 +208,15 @@ def record_files(folder: Path) -> list[Path]:
 
 
 def commit() -> str:
-    """Of the code that runs: OSSCL_COMMIT, or what git says of the folder it lies in."""
+    """The commit of the running code: OSSCL_COMMIT, or that of the git repository it is in."""
     if given := os.environ.get("OSSCL_COMMIT"):
         return given
     here = Path(__file__).parent
     try:
         tracked = ["git", "-C", str(here), "ls-files", "--error-unmatch", Path(__file__).name]
-        subprocess.run(tracked, capture_output=True, check=True)  # or it lies in a repository of someone else's
+        subprocess.run(
+            tracked, capture_output=True, check=True
+        )  # fails where the code is in a repository of something else
         head = subprocess.run(["git", "-C", here, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
         changed = subprocess.run(
             ["git", "-C", here, "status", "--porcelain", "--", here], capture_output=True, text=True

@@ -24,6 +24,7 @@ from osscl.methods.base import Method, Progress, Runtime, Setting
 from osscl.runs.checkpoint import Options, Position, RunCheckpointer, occupied, set_aside_on_divergence
 from osscl.runs.evaluate import evaluate, judge_gate, judge_known, refuse_divergence, refuse_divergent_loss
 from osscl.runs.model import save_model
+from osscl.runs.progress import watched_options
 from osscl.runs.record import (
     Provenance,
     RunRecord,
@@ -43,9 +44,13 @@ SMALL_NETWORKS = 5_000_000  # parameters of all networks of an agent together; a
 
 
 def run(
-    spec: RunSpec, options: Options | None = None, *, method: type | None = None, stream: Stream | None = None
-) -> RunRecord:
-    """Run a spec, resume it, or return its record if it is finished. `method` is a class of your own."""
+    spec: RunSpec, options: Options | None = None, *, method: type | None = None, stream: Stream | None = None,
+    progress: bool | None = None,
+) -> RunRecord:  # fmt: skip
+    """Run a spec, resume it, or return its record if it is finished. `method` is a class of your own.
+
+    `progress` is shown in a terminal or notebook (None), everywhere (True) or never (False); see `watched_options`.
+    """
     options = options or Options()
     folder = options.out / spec.id
     finished = folder / f"{spec.id}.json"
@@ -63,7 +68,8 @@ def run(
         stream = replace(stream, banks=banks)
     built = build_stream(spec.scenario, banks, spec.seed)
     stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
-    with occupied(folder), set_aside_on_divergence(folder):
+    title = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}"
+    with occupied(folder), set_aside_on_divergence(folder), watched_options(options, title, progress) as options:
         if finished.exists():  # finished by another process in the meantime
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():

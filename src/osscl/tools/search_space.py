@@ -1,4 +1,4 @@
-"""A space of hyperparameters: fields of a method by name, what each of them may be, and which follow another."""
+"""A space of hyperparameters: fields of a method by name, their possible values, and which follow another."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """Anything between two numbers, both included; whole numbers where the field holds such."""
+    """Any number between two, both included; whole numbers for a field of whole numbers."""
 
     field: str
     low: float
@@ -61,14 +61,14 @@ Space = tuple[Dimension, ...]
 
 
 def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
-    """The space of this name and what is written beside it, checked against the method's config; later ones win."""
+    """The space of this name with further entries, checked against the method's config; later ones win."""
     if named is not None and named not in SPACES:
         raise unknown("space", named, SPACES)
     written = dict(SPACES[named]) if named is not None else {}
     for entry in entries:
         field, equals, text = entry.partition("=")
         if not equals or not text.strip():
-            raise SpecError(f"a search is written field=[a, b], field=low..high[:log] or field=other, got {entry!r}")
+            raise SpecError(f"a search must be field=[a, b], field=low..high[:log] or field=other, got {entry!r}")
         written[field.strip().removeprefix("method.")] = text.strip()
     space = tuple(
         _dimension(field, text, Checked(config, _followers(written, field))) for field, text in written.items()
@@ -82,13 +82,13 @@ def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
 
 @dataclass(frozen=True)
 class Checked:
-    """What values of a field are held against: the config, and the fields that follow this one."""
+    """What values of a field are checked with: the config, and the fields that follow this one."""
 
     config: Any
     followers: tuple[str, ...]
 
     def admitted(self, field: str, text: str) -> Any:
-        """A value in the type that its field declares; refused now rather than in the middle of a search."""
+        """A value in the declared type of its field, refused before the search starts."""
         changes = [f"{name}={text}" for name in (field, *self.followers)]
         return value_at(override(self.config, changes), field)
 
@@ -111,11 +111,11 @@ def _dimension(field: str, text: str, checked: Checked) -> Dimension:
 def _choice(field: str, text: str, checked: Checked) -> Choice:
     try:
         values = yaml.safe_load(text)
-        json.dumps(values)  # a date is no value of any field
+        json.dumps(values)  # YAML dates are not values of any field
     except (yaml.YAMLError, ValueError, TypeError):
         raise SpecError(f"{field}: cannot read the values {text!r}") from None
     if not isinstance(values, list) or not values:
-        raise SpecError(f"{field}: values are written [a, b, c], got {text!r}")
+        raise SpecError(f"{field}: values must be a list [a, b, c], got {text!r}")
     admitted = [_as_json(checked.admitted(field, json.dumps(value))) for value in values]
     return Choice(field, tuple(dict.fromkeys(admitted)))
 
@@ -123,7 +123,7 @@ def _choice(field: str, text: str, checked: Checked) -> Choice:
 def _range(field: str, low: str, high: str, checked: Checked) -> Range:
     high, colon, kind = high.partition(":")
     if colon and kind != "log":
-        raise SpecError(f"{field}: a range is written low..high or low..high:log, got {kind!r} after the colon")
+        raise SpecError(f"{field}: a range must be low..high or low..high:log, got {kind!r} after the colon")
     ends = [checked.admitted(field, end) for end in (low, high)]
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise SpecError(f"{field}: a range needs two numbers, got {low!r} and {high!r}")
@@ -151,7 +151,7 @@ def value_at(config: Any, field: str) -> Any:
 
 
 def changed(config: Config, space: Space, chosen: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
-    """The config at one point of the space, and the changes that lead there."""
+    """The config at one point of the space, and the changes that produce it."""
     values = dict(chosen)
     for field in (ties := _ties(space)):
         end = _end_of(field, ties)
@@ -169,13 +169,13 @@ def _end_of(field: str, ties: Mapping[str, str]) -> str:
     met = {field}
     while (field := ties.get(field, field)) in ties:
         if field in met:
-            raise SpecError(f"{field} is tied to itself by way of other fields")
+            raise SpecError(f"{field} is tied to itself through other fields")
         met.add(field)
     return field
 
 
 def own_point(space: Space, config: Any) -> dict[str, Any] | None:
-    """Where the config itself lies in the space, as Optuna's parameters; None where it lies outside."""
+    """The config's own point in the space, as Optuna's parameters; None if it is outside."""
     point: dict[str, Any] = {}
     for dimension in space:
         value = value_at(config, dimension.field)

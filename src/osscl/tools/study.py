@@ -1,4 +1,4 @@
-"""Recipes side by side, judged on validation rows: of the reference network, and of the head of a finished run."""
+"""Compare recipes on validation rows: of the reference network, and of the head of a finished run."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from osscl.config import override
 from osscl.data.images import Labeled, concat
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError
-from osscl.methods.base import Phases, Progress, Runtime
+from osscl.methods.base import PhaseReport, Phases, Progress, Runtime
 from osscl.methods.co2l import Co2lConfig
 from osscl.methods.gate import fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
@@ -33,13 +33,16 @@ SHOTS = (25, 5)
 
 @dataclass(frozen=True)
 class Variant:
-    """One recipe and what became of it."""
+    """One recipe and its result."""
 
     changes: tuple[str, ...]  # to the reference's config
-    loss: float  # of the last update
+    loss: float | None  # of the last update; None for random weights
     # n-shot nearest-class-mean accuracy in % over all classes, on validation rows; None where a class has fewer labels
     shots: dict[str, float | None]
-    auroc: float | None  # of the gate at the first step, classes met against the rest
+    centered_shots: dict[str, float | None]  # the same with features centred on U_1: robust to a common direction
+    effective_rank: float  # of the features of U_1, see `effective_rank`; collapse is a rank near 1
+    width: int  # of the features
+    auroc: float | None  # of the gate at the first step, classes seen against the rest
     seconds: float
     updates: int
 
@@ -47,26 +50,28 @@ class Variant:
 def study_references(
     spec: RunSpec, variants: Sequence[Sequence[str]], epochs: int, data: Path | None = None, device: str = "auto"
 ) -> list[Variant]:
-    """Train each variant on U_1 alone for `epochs` epochs. Every choice made by this is made on validation rows."""
+    """Train each variant on U_1; the first result is that of random weights. All are judged on validation rows."""
     if not spec.scenario.related and not spec.scenario.unrelated:
-        raise SpecError("there is no U_1 to study: this experiment has no unlabelled images")
+        raise SpecError("this experiment has no unlabelled images, so there is no U_1 to study")
     for field in changed_fields(variants):
         if field in ("pretrained", "epochs_first", "epochs_later"):
-            raise SpecError(f"a study trains on U_1 for as many epochs as it is told: leave out {field}")
+            raise SpecError(f"a study trains on U_1 for --epochs epochs: leave out {field}")
     where = pick_device(device)
     prepare(where)
     if not spec.scenario.validation_share:
         spec = replace(spec, scenario=replace(spec.scenario, validation_share=0.1))
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
     config: UrslConfig = spec.method
-    return [
+    random = _study(spec, stream, config.reference, (), where, trains=False)
+    return [random] + [
         _study(spec, stream, replace(override(config.reference, v), epochs_first=epochs), v, where) for v in variants
     ]
 
 
 def _study(
-    spec: RunSpec, stream: Stream, config: ReferenceConfig, changes: Sequence[str], device: torch.device
-) -> Variant:
+    spec: RunSpec, stream: Stream, config: ReferenceConfig, changes: Sequence[str], device: torch.device, *,
+    trains: bool = True,
+) -> Variant:  # fmt: skip
     losses: list[Tensor] = []
 
     def progress(where: Progress) -> None:
@@ -77,25 +82,43 @@ def _study(
     phases, step = Phases(setting, runtime), stream.step(0)
     phases.begin_step(0)
     reference = Reference(config, setting, phases)
-    reference.learn(step.unlabeled, 0)
+    if trains:
+        reference.learn(step.unlabeled, 0)
     gate = fit_gate(spec.method.gate, reference.encoder, step.labeled, step.new_classes, setting, 0)
     scores, _ = gate.score(in_chunks(reference.encoder, step.unlabeled))
-    cost = phases.log.reports["reference"]
+    features = in_chunks(reference.encoder.features, step.unlabeled)
+    cost = phases.log.reports.get("reference", PhaseReport("reference", 0.0))
     return Variant(
-        tuple(changes), float(losses[0]), n_shot(reference.encoder, stream),
-        metrics.auroc(scores.cpu(), stream.truth(0).seen), cost.seconds, cost.updates,
-    )  # fmt: skip
+        tuple(changes) if trains else ("random weights",),
+        float(losses[0]) if losses else None,
+        n_shot(reference.encoder, stream),
+        n_shot(reference.encoder, stream, features.mean(0)),
+        effective_rank(features),
+        features.shape[1],
+        metrics.auroc(scores.cpu(), stream.truth(0).seen),
+        cost.seconds,
+        cost.updates,
+    )
+
+
+def effective_rank(features: Tensor) -> float:
+    """exp of the entropy of the normalised singular values of centred features (n, d) (Roy and Vetterli, 2007)."""
+    x = features.double() - features.double().mean(0)
+    values = torch.linalg.eigvalsh(x.T @ x).clamp(min=0).sqrt()
+    p = values / values.sum().clamp(min=1e-12)
+    return float(torch.exp(-(p * p.clamp(min=1e-12).log()).sum()))
 
 
 def changed_fields(variants: Sequence[Sequence[str]]) -> list[str]:
     return [change.partition("=")[0].strip() for variant in variants for change in variant]
 
 
-def n_shot(encoder: Encoder, stream: Stream) -> dict[str, float | None]:
-    """Nearest class mean of the first n labels of every class, met or not: a diagnosis, not a method."""
+def n_shot(encoder: Encoder, stream: Stream, center: Tensor | None = None) -> dict[str, float | None]:
+    """Nearest class mean of the first n labels of every class, seen or not: a diagnosis, not a method."""
     known = concat(*(stream.step(t).labeled for t in range(len(stream))))
     asked = concat(*(stream.evaluation(t) for t in range(len(stream))))
-    features, tests = (F.normalize(in_chunks(encoder.features, rows.images), dim=1) for rows in (known, asked))
+    raw = (in_chunks(encoder.features, rows.images) for rows in (known, asked))
+    features, tests = (F.normalize(x if center is None else x - center, dim=1) for x in raw)
     fewest = int(known.labels.unique(return_counts=True)[1].min())
     return {
         str(n): 100 * nearest_mean_accuracy(features, known, tests, asked, n) if n <= fewest else None for n in SHOTS

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import added_later, require, require_declared
 from osscl.device import fused
 from osscl.vision.backbones import BACKBONES, require_backbone
 
@@ -26,6 +26,7 @@ class EncoderConfig:
     hidden: int | None = None  # width of the projector's hidden layer; the backbone's where None
     dim: int = 128  # d, the size of z
     projector_norm: bool = False  # batch norm in the projector
+    output_norm: bool = added_later(False, legacy=False)  # batch norm on the projector's output, as in SimSiam
 
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
@@ -77,7 +78,10 @@ class Encoder(BackboneModule):
 
     def __init__(self, config: EncoderConfig, images: ImageFormat, precision: torch.dtype = torch.float32) -> None:
         super().__init__(config.backbone, images, precision)
-        self.projector = projector(self.width, config.hidden or self.width, config.dim, norm=config.projector_norm)
+        hidden = config.hidden or self.width
+        self.projector = projector(
+            self.width, hidden, config.dim, norm=config.projector_norm, output_norm=config.output_norm
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """z, (n, d), unit rows."""
@@ -109,12 +113,11 @@ def _backbone(x: Tensor, net: BackboneModule) -> Tensor:
         return net.backbone(x)  # type: ignore[no-any-return]
 
 
-def projector(inputs: int, hidden: int, outputs: int, *, norm: bool) -> nn.Sequential:
-    """A two-layer perceptron with biases, as in Co2L."""
-    layers: list[nn.Module] = [nn.Linear(inputs, hidden)]
-    if norm:
-        layers.append(nn.BatchNorm1d(hidden))
-    return nn.Sequential(*layers, nn.ReLU(), nn.Linear(hidden, outputs))
+def projector(inputs: int, hidden: int, outputs: int, *, norm: bool, output_norm: bool = False) -> nn.Sequential:
+    """A two-layer perceptron with biases, as in Co2L; with batch norm after either layer."""
+    layers: list[nn.Module] = [nn.Linear(inputs, hidden), *([nn.BatchNorm1d(hidden)] if norm else [])]
+    last: list[nn.Module] = [nn.Linear(hidden, outputs), *([nn.BatchNorm1d(outputs)] if output_norm else [])]
+    return nn.Sequential(*layers, nn.ReLU(), *last)
 
 
 def new_encoder(

@@ -1,0 +1,293 @@
+"""Options of commands that need runs: which cells, where records are, where and how missing runs are executed."""
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osscl.errors import Diverged, Occupied, UserError, unknown
+from osscl.text import printable
+
+if TYPE_CHECKING:
+    from osscl.methods.base import Schedule
+    from osscl.paper.cells import Table
+    from osscl.paper.plan import Cost
+    from osscl.runs.checkpoint import Options, Watcher
+    from osscl.runs.engine import Engine, Watch
+    from osscl.runs.record import RunRecord
+    from osscl.runs.spec import RunSpec
+
+PLACES = ("paper", "demo")
+TABLE_FORMATS = ("text", "markdown", "csv", "latex")
+RESULTS = Path("results")
+UNFINISHED = 3  # exit code: run the same command again to continue
+
+Seeds = Annotated[str, typer.Option(help="0-2 or 0,3,5.")]
+Cells = Annotated[str | None, typer.Option(help="Comma-separated cells, rows or columns, with * and ?.")]
+ScheduleName = Annotated[str, typer.Option("--schedule", help="paper, short, smoke, demo.")]
+Shard = Annotated[str | None, typer.Option(metavar="I/N", help="Part I of N of the runs.")]
+On = Annotated[str, typer.Option(help="paper: the paper's data sets; demo: digits among letters, small networks.")]
+Run = Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show existing records only.")]
+DryRun = Annotated[bool, typer.Option(help="Show the runs and their expected cost, and exit.")]
+Format = Annotated[str, typer.Option("--format", help="text, markdown, csv, latex.")]
+Results = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="DIR", help="Folder of records instead of ./results; repeatable. --out is always read too."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Data folder; else $OSSCL_DATA, else the cache.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are written.")]
+MaxMinutes = Annotated[
+    float | None, typer.Option(min=0, help="Stop cleanly after this long; bounds all local runs together.")
+]
+EngineName = Annotated[str, typer.Option("--engine", help="local: one run after another; ray: a Ray cluster.")]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Ray cluster to use; else one is started here.", show_default=False),
+]
+GpuShare = Annotated[
+    float | None, typer.Option(help="Ray: GPUs per run, 1 by default; less than 1 shares one.", show_default=False)
+]
+SharedDevice = Annotated[bool, typer.Option("--shared-device", help="The device is shared; exclude timings.")]
+ShareReferences = Annotated[bool, typer.Option(help="Share reference networks between runs.")]
+Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write scalars to each run's folder.")]
+
+
+# ----- which cells
+
+
+@dataclass(frozen=True)
+class TableRequest:
+    """Cells of a table at one schedule, for some seeds."""
+
+    table: "Table"
+    schedule: "Schedule"
+    seeds: tuple[int, ...]
+    shard: tuple[int, int] | None = None
+
+    @functools.cached_property
+    def runs(self) -> "list[RunSpec]":
+        """The runs of these cells, or of one shard of them."""
+        from osscl.paper.plan import runs_of, sharded
+
+        specs = runs_of(self.table.cells, self.schedule, self.seeds)
+        return specs if self.shard is None else sharded(specs, self.shard)
+
+
+def table_request(
+    table: "Table", seeds: str, schedule: str, on: str, cells: str | None = None, shard: str | None = None
+) -> TableRequest:
+    """Check the options that select cells."""
+    from osscl.cli.specs import seeds_of
+    from osscl.paper.plan import shard_of
+    from osscl.paper.stand_in import on_demo
+    from osscl.paper.tables import picked
+    from osscl.runs.spec import schedule as schedule_of
+
+    if on not in PLACES:
+        raise unknown("place", on, PLACES)
+    chosen = picked(table, cells)
+    chosen = on_demo(chosen) if on == "demo" else chosen
+    part = None if shard is None else shard_of(shard)
+    return TableRequest(chosen, schedule_of(schedule), tuple(seeds_of(None, seeds)), part)
+
+
+def refuse_format(name: str) -> None:
+    """Refuse an unknown format of a table."""
+    if name not in TABLE_FORMATS:
+        raise unknown("format", name, TABLE_FORMATS)
+
+
+# ----- which records exist
+
+
+@dataclass(frozen=True)
+class MissingRuns:
+    """Runs of a request that have yet to be executed."""
+
+    unrecorded: "list[RunSpec]"
+    untimed: "list[RunSpec]"  # a cell shows their time, and the time of their record does not count
+
+    @property
+    def runs(self) -> "list[RunSpec]":
+        return [*self.unrecorded, *self.untimed]
+
+    def cost(self, records: "Iterable[RunRecord]") -> "Cost":
+        """Expected cost; a run that is repeated for its time trains its own reference network."""
+        from osscl.paper.plan import Cost, cost_of
+
+        known = list(records)
+        parts = [cost_of(self.unrecorded, known), *(cost_of([spec], known) for spec in self.untimed)]
+        return Cost(*(sum(getattr(part, name) for part in parts) for name in ("seconds", "references", "unknown")))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Existing records, and the ids of all record files, damaged ones included."""
+
+    records: "dict[str, RunRecord]"  # by id, see plan.Records
+    files: frozenset[str]
+
+    def missing(self, request: TableRequest, timed: bool = True) -> MissingRuns:
+        """What has yet to run; runs are repeated for their time only if it would count. A damaged record is left alone
+        and its run is not repeated."""
+        from osscl.paper.plan import retimed_id, to_be_timed
+
+        specs = request.runs
+        unrecorded = [spec for spec in specs if spec.id not in self.records and spec.id not in self.files]
+        shown = to_be_timed(request.table.cells, request.schedule, request.seeds) if timed else set()
+        untimed = [spec for spec in specs if spec.id in shown and spec.id in self.records]
+        untimed = [spec for spec in untimed if not self.records[spec.id].made_by.timed]
+        return MissingRuns(unrecorded, [spec for spec in untimed if retimed_id(spec.id) not in self.files])
+
+
+def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
+    """Read every record below these folders; damaged files are named and skipped."""
+    from osscl.paper.plan import known_records, retimed_id
+    from osscl.runs.record import TIMED, record_files
+
+    for folder in results or ():
+        if not folder.is_dir():
+            raise UserError(f"no folder {folder} to read records from")
+    folders = [folder for folder in (*(results or [RESULTS]), out) if folder.is_dir()]
+    records, problems = known_records(folders)
+    for problem in problems:
+        typer.echo(f"skipped: {printable(problem)}", err=True)
+    paths = [path for folder in folders for path in record_files(folder)]
+    names = {retimed_id(path.stem) if TIMED in path.parts[:-1] else path.stem for path in paths}
+    return Recorded(records, frozenset({*names, *records}))
+
+
+# ----- how missing runs are executed
+
+
+@dataclass(frozen=True)
+class ExecutionOptions:
+    """Where and how runs are executed."""
+
+    options: "Options"
+    engine: "Engine"
+    track: str | None = None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def timed(self) -> bool:
+        """Whether the times of the runs count: nothing else runs on their device."""
+        share = self.engine.gpu_share
+        return not self.options.shared_device and (share is None or share >= 1)
+
+    def for_timing(self) -> "ExecutionOptions":
+        """Repeat runs in a folder of their own, so that records stay, and train their own reference networks: a shared
+        one may have been trained beside other work."""
+        from osscl.runs.record import TIMED
+
+        return replace(self, options=replace(self.options, out=self.options.out / TIMED, share_references=False))
+
+    def execute(self, specs: "Sequence[RunSpec]", title: str, quiet: bool) -> "Iterator[RunRecord]":
+        """Yield the record of each run when it is finished; local runs share one limit of minutes."""
+        from osscl.runs.engine import run_specs
+
+        options = self.options
+        if options.max_minutes is not None and self.engine.name == "local":
+            left = max(0.0, options.max_minutes - (time.monotonic() - self.started) / 60)
+            options = replace(options, max_minutes=left)
+        return run_specs(specs, options, self.engine, watch_for(self.engine, options, self.track, title, quiet))
+
+
+def execution_options(
+    out: Path, data: Path | None, device: str, max_minutes: float | None, engine: str, address: str | None,
+    gpu_share: float | None, share_references: bool, shared_device: bool, track: str | None,
+) -> ExecutionOptions:  # fmt: skip
+    """Check the options that say how runs are executed."""
+    from osscl.runs.checkpoint import Options
+    from osscl.runs.engine import Engine
+    from osscl.runs.track import refuse_tracker
+
+    if track is not None:
+        refuse_tracker(track)
+    options = Options(out, data, device, max_minutes, share_references=share_references, shared_device=shared_device)
+    return ExecutionOptions(options, Engine(engine, address, gpu_share), track)
+
+
+@dataclass(frozen=True)
+class RunResults:
+    """Records, and why others are missing."""
+
+    records: "dict[str, RunRecord]"
+    locked: int = 0  # runs that another process is executing
+    diverged: Diverged | None = None
+
+
+def complete(request: TableRequest, recorded: Recorded, execution: ExecutionOptions, quiet: bool) -> RunResults:
+    """Execute the missing runs of a request, and return all records."""
+    from osscl.device import pick_device
+    from osscl.paper.plan import retimed_id
+
+    missing = recorded.missing(request, execution.timed)
+    if not missing.runs:
+        return RunResults(recorded.records)
+    if execution.engine.name == "local":
+        pick_device(execution.options.device)  # refuse a wrong one before the first run
+    found, done, locked, diverged = dict(recorded.records), 0, 0, None
+    parts = ((missing.unrecorded, execution, str), (missing.untimed, execution.for_timing(), retimed_id))
+    for specs, part, key in parts:
+        before = done
+        try:
+            for record in part.execute(specs, request.table.id, quiet):
+                found[key(record.id)] = record
+                done += 1
+                if not quiet:
+                    progress = f"run {done} of {len(missing.runs)} done"
+                    typer.echo(f"{request.table.id}  {progress}  {record.id}  {record.final:.1f} %")
+        except Occupied:
+            locked += len(specs) - (done - before)
+        except Diverged as error:
+            diverged = error
+    return RunResults(found, locked, diverged)
+
+
+# ----- who watches a run
+
+
+def watch_for(
+    engine: "Engine", options: "Options", track: str | None, title: str | None = None, quiet: bool = False
+) -> "Watch | None":
+    """What reports on runs: local runs print progress under the title, or after their spec where there is none; with
+    Ray or `quiet` nothing is printed. Scalars are written anywhere."""
+    from functools import partial
+
+    from osscl.runs.track import refuse_tracker
+
+    if track is not None:
+        refuse_tracker(track)
+    if engine.name == "ray" or quiet:
+        return partial(tracked, options.out.resolve()) if track is not None else None
+    return partial(watched, options.out, track, title)
+
+
+@contextlib.contextmanager
+def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
+    """Print what a run is, then its progress."""
+    from osscl.cli.show import announce, watching
+    from osscl.runs.spec import display_name
+
+    if title is None:
+        announce(spec, out)
+    name = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
+    with (
+        watching(name) as watcher,
+        tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as both,
+    ):
+        yield both
+
+
+def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
+    """Write scalars of a run; a module-level function, because Ray pickles it by name."""
+    from osscl.runs.track import tracking
+
+    return tracking(out / spec.id / "tensorboard", beside)

@@ -1,0 +1,293 @@
+"""The paper's tables and claims beside our records, as typed tables."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from osscl.methods.base import PAPER, SCHEDULES, Schedule
+from osscl.paper.cells import Measure, Published, Table
+from osscl.paper.claims import CLAIMS, Compared, Finding, Needs, Quantity, findings, is_trial, world_of, worlds
+from osscl.paper.plan import Records
+from osscl.paper.score import (
+    ENOUGH,
+    Outcome,
+    VerdictKind,
+    other_schedules,
+    outcome,
+    outcomes,
+    seeds_told,
+    seeds_words,
+)
+from osscl.paper.stand_in import on_demo
+from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
+from osscl.report import curves
+from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
+from osscl.report.plots import Figure
+from osscl.runs.record import RunRecord
+
+CLAIM_ORDER: tuple[VerdictKind, ...] = ("holds", "refuted", "tried", "undecided")
+QUANTITIES: dict[Quantity, tuple[str, int]] = {  # unit and decimals of a difference
+    "accuracy": ("", 1),
+    "minutes": ("min", 1),
+    "auroc": ("", 3),
+    "precision": ("", 3),
+}
+LEFT_OUT = "left out: these runs are on the demo's data or too short to learn much, and say nothing about the paper."
+
+
+# ----- tables
+
+
+def paper_table(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> ResultTable:
+    """A table of the paper, one row per cell: ours, and at the paper's schedule the paper's number and a verdict."""
+    title = f"{table.id}: {table.heading}"
+    if table.id == "T7":
+        tried = (Column("field"), Column("values"))
+        return ResultTable(title, tried, search_rows(), sentences(["run by osscl tune", *table.all_notes]))
+    if table.id == "T8":
+        chosen = (Column("field"), Column("paper"), *map(Column, COMPARED))
+        return ResultTable(title, chosen, chosen_rows(), sentences(table.all_notes))
+    found, is_full = outcomes(table, records, schedule, seeds), schedule == PAPER
+    has_published = is_full and any(cell.published for cell in table.cells)
+    columns = (
+        Column("table", only_csv=True), Column("row"), Column("column"), Column("measure", only_csv=True),
+        Column("schedule", only_csv=True), Column("ours", "mean", ("mean", "std", "n"), ours=True),
+        Column("seeds", "seeds"), Column("paper", "published", ("paper_mean", "paper_std"), only_csv=not has_published),
+        Column("verdict", "verdict", ("verdict", "distance"), only_csv=not is_full),
+    )  # fmt: skip
+    rows = [_outcome_row(table.id, one, is_full) for one in found]
+    return ResultTable(title, columns, rows, _table_notes(table, found, records, schedule, seeds))
+
+
+def _outcome_row(table: str, one: Outcome, is_full: bool) -> Row:
+    cell = one.cell
+    names = table, cell.row, cell.column, cell.measure, one.schedule.name
+    theirs = published_number(cell.published, cell.measure) if is_full else None
+    return *names, our_number(one), one.seeds, theirs, one.verdict
+
+
+def our_number(one: Outcome) -> Number | None:
+    """Mean over the seeds; the paper's stands beside it at the paper's schedule only."""
+    if one.mean is None:
+        return None
+    is_accuracy = one.cell.measure == "accuracy"
+    published = one.cell.published.mean if one.cell.published is not None and one.schedule == PAPER else None
+    return Number(
+        one.mean, one.std, len(one.values), unit_of(one.cell.measure),
+        digits=1 if is_accuracy or one.mean >= 0.1 else 3,  # a smoke run takes less than 0.1 minutes
+        is_percent=is_accuracy, published=published,
+    )  # fmt: skip
+
+
+def published_number(published: Published | None, measure: Measure) -> Number | None:
+    """The paper's number, with as many decimals as it prints."""
+    if published is None:
+        return None
+    printed = [published.mean] if published.std is None else [published.mean, published.std]
+    decimals = [len(f"{value:g}".partition(".")[2]) for value in printed]
+    least = 0 if published.std is None else 1
+    return Number(published.mean, published.std, None, unit_of(measure), max(least, *decimals))
+
+
+def unit_of(measure: Measure) -> str:
+    return "" if measure == "accuracy" else "min"
+
+
+def _table_notes(
+    table: Table, found: Sequence[Outcome], records: Records, schedule: Schedule, seeds: Sequence[int]
+) -> tuple[str, ...]:
+    """What the numbers are: measure, schedule, seeds, devices; then the table's own notes."""
+    devices = sorted({record.made_by.device for one in found for record in one.records})
+    timed = {one.cell.measure != "accuracy" for one in found}
+    what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
+    recorded = seeds_told((seed for one in found for seed in one.seeds), seeds)
+    notes = [f"{what}; schedule {schedule.name}, {recorded}{f'; made on {chr(44).join(devices)}' if devices else ''}."]
+    if any(one.std is not None for one in found):
+        notes.append(SPREAD)
+    if schedule == PAPER and any(one.cell.published and one.cell.published.std is not None for one in found):
+        notes.append("The paper's numbers are mean ± std of 3 runs.")
+    if schedule != PAPER and any(one.cell.published for one in found):
+        notes.append("The paper's numbers are of its full schedule and are not shown beside this one.")
+    if any(one.untimed for one in found):
+        notes.append("Not timed: the device was shared with other work. Without --no-run, such a run is repeated.")
+    others = other_schedules(table, records, schedule, seeds)
+    if counts := ", ".join(f"{count} at {name} (--schedule {name})" for name, count in others.items()):
+        notes.append(f"Recorded at other schedules and not mixed in: {counts}.")
+    return (*notes, *sentences(table.all_notes))
+
+
+def sentences(notes: Sequence[str]) -> tuple[str, ...]:
+    """Notes with a capital and a full stop."""
+    return tuple(note if note.endswith(".") else f"{note[0].upper()}{note[1:]}." for note in notes)
+
+
+# ----- claims
+
+
+def sorted_findings(records: Records, trials: bool = False) -> list[Finding]:
+    """What records say of every claim of the paper, decided claims first."""
+    return sorted(findings(CLAIMS, records, trials), key=lambda finding: CLAIM_ORDER.index(finding.verdict.kind))
+
+
+def claims_table(found: Sequence[Finding], records: Records, trials: bool = False) -> ResultTable:
+    """A row for each comparison that has pairs; claims without any have one row that says what they need."""
+    columns = (
+        Column("claim"), Column("verdict", "verdict", ("verdict",)), Column("schedule"), Column("data", only_csv=True),
+        Column("needs"), Column("comparison"), Column("quantity", only_csv=True),
+        Column("difference", "mean", ("difference", "std", "n"), ours=True), Column("seeds", "seeds"),
+        Column("paper's", "published", ("paper_difference",)),
+    )  # fmt: skip
+    rows = [row for finding in found for row in _finding_rows(finding)]
+    return ResultTable("Claims", columns, rows, (summary(found), *claim_notes(records, trials)), spanning=5)
+
+
+def _finding_rows(finding: Finding) -> Iterator[Row]:
+    schedule = None if finding.schedule is None else schedule_words(finding)
+    shared = finding.claim.statement, finding.verdict, schedule, finding.data, needs_words(finding.needs)
+    quantity = finding.claim.quantity
+    for one in finding.compared:
+        numbers = difference_number(one, finding), one.seeds, published_difference(one, finding)
+        yield *shared, one.comparison.words, quantity, *numbers
+    if not finding.compared:
+        yield *shared, None, quantity, None, (), None
+
+
+def difference_number(one: Compared, finding: Finding) -> Number:
+    unit, digits = QUANTITIES[finding.claim.quantity]
+    found = one.difference
+    return Number(found.mean, found.std, found.n, unit, digits, signed=True)
+
+
+def published_difference(one: Compared, finding: Finding) -> Number | None:
+    """The paper's difference, beside runs of its schedule and data only."""
+    theirs = one.comparison.published
+    if theirs is None or not finding.is_beside_paper:
+        return None
+    return Number(theirs, unit=QUANTITIES[finding.claim.quantity][0], signed=True)
+
+
+def schedule_words(finding: Finding) -> str:
+    """The schedule's name, with its share where the user made it: two of these may have one name."""
+    schedule = finding.schedule
+    if schedule is None:
+        return ""
+    name = schedule.name if schedule.name in SCHEDULES else f"{schedule.name} ({schedule.share:g} of the epochs)"
+    return name + (" on demo data" if finding.data == "demo" else "")
+
+
+def needs_words(needs: Needs | None) -> str | None:
+    """As in: T4, seeds 0-2."""
+    if needs is None:
+        return None
+    if needs.reason:
+        return needs.reason
+    timed = ", timed on one kind of device that runs nothing else" if needs.timed else ""
+    return f"{', '.join(needs.tables)}, {seeds_words(needs.seeds)}{timed}"
+
+
+def summary(found: Sequence[Finding]) -> str:
+    """One line: how many claims there are, and the verdicts at each schedule; a claim may have pairs at several."""
+    by_schedule: dict[str, list[VerdictKind]] = {}
+    for finding in found:
+        if finding.schedule is not None and not finding.is_trial:
+            by_schedule.setdefault(schedule_words(finding), []).append(finding.verdict.kind)
+    parts = [f"at {name} {_counts(kinds)}" for name, kinds in by_schedule.items()]
+    tried = len({finding.claim.statement for finding in found if finding.is_trial})
+    alone = sum(finding.schedule is None for finding in found)
+    parts += [f"{count} {words}" for count, words in ((tried, "tried"), (alone, "without a pair")) if count]
+    return f"{len({finding.claim.statement for finding in found})} claims: {'; '.join(parts)}."
+
+
+def _counts(kinds: Sequence[VerdictKind]) -> str:
+    counted = [f"{count} {kind}" for kind in ("holds", "refuted", "undecided") if (count := kinds.count(kind))]
+    return ", ".join(counted).replace("holds", "hold")
+
+
+def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
+    """What pairs and verdicts are, and how many records say nothing about the paper."""
+    once = {record.id: record for record in records.values()}  # a run may have a second, timed record
+    tried = sum(is_trial(*world_of(record)) for record in once.values())
+    kind = f"{tried} on the demo's data, at the schedules smoke and demo, or at one that caps updates or rows"
+    if trials:
+        over = f"Over {len(once)} records." + (f" Tried: {kind}, which decide nothing." if tried else "")
+    else:
+        over = f"Over {len(once) - tried} records." + (f" Left out: {kind}." if tried else "")
+    return (
+        f"{over} The runs of a pair share schedule, seed, classes and test rows.",
+        f"Undecided: fewer than {ENOUGH} paired seeds, or a mean within its standard error of the bound.",
+        f"{SPREAD} The paper's differences stand beside runs of its full schedule only.",
+    )
+
+
+# ----- a page
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """What a page shows beside the paper."""
+
+    tables: Sequence[ResultTable] = ()  # with a number of ours
+    figures: Sequence[Figure] = ()
+    values: Sequence[ResultTable] = ()  # tables that need no run
+    claims: ResultTable | None = None
+    notes: tuple[str, ...] = ()  # what is missing, and why
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A table or figure with a recorded cell, and the schedule and seeds it is shown at."""
+
+    table: Table
+    schedule: Schedule
+    seeds: Sequence[int]
+    is_trial: bool
+
+
+def compare_with_paper(records: Sequence[RunRecord]) -> PaperComparison:
+    """Tables once per schedule, claims unless every run is a trial, and a note on what is missing."""
+    known = {record.id: record for record in records}
+    recorded = list(_recorded(known))
+    tables = [_table(known, shown) for shown in recorded if shown.table.id in TABLES]
+    figures = [_figure(known, shown) for shown in recorded if shown.table.id in FIGURES]
+    if all(shown.is_trial for shown in recorded):
+        return PaperComparison(tables, figures, notes=_missing_notes(records, recorded))
+    values = [paper_table(table, known, PAPER, ()) for table in TABLES.values() if not table.cells]
+    claims = claims_table(sorted_findings(known), known)
+    return PaperComparison(tables, figures, values, claims, _missing_notes(records, recorded))
+
+
+def _recorded(known: Records) -> Iterator[_Shown]:
+    """Every table and figure with a recorded cell, once per schedule."""
+    for (data, schedule), seeds in worlds(known).items():
+        for table in (*TABLES.values(), *FIGURES.values()):
+            here = on_demo(table) if data == "demo" else table
+            if any(outcome(cell, known, schedule, seeds).records for cell in here.cells):
+                yield _Shown(here, schedule, seeds, is_trial(data, schedule))
+
+
+def _table(known: Records, shown: _Shown) -> ResultTable:
+    made = paper_table(shown.table, known, shown.schedule, shown.seeds)
+    return replace(made, title=f"{made.title}; schedule {shown.schedule.name}")
+
+
+def _figure(known: Records, shown: _Shown) -> Figure:
+    found = outcome(shown.table.cells[0], known, shown.schedule, shown.seeds)
+    made = gate_table(shown.table, found, shown.seeds)
+    return curves.figure(replace(made, title=f"{made.title}; schedule {shown.schedule.name}"), found.records)
+
+
+def gate_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTable:
+    """A figure of the paper as numbers."""
+    about = f"Schedule {found.schedule.name}, {seeds_told(found.seeds, seeds)}, n={len(found.records)}."
+    return curves.gate_table(f"{table.id}: {table.heading}", [about, *sentences(table.all_notes)], found.records)
+
+
+def _missing_notes(records: Sequence[RunRecord], recorded: Sequence[_Shown]) -> tuple[str, ...]:
+    """What of the paper is missing, and why."""
+    if not recorded:
+        only_trials = all(is_trial(*world_of(record)) for record in records)
+        why = LEFT_OUT if only_trials else "left out: none of these runs fills a cell of a table."
+        return (f"The paper's tables and claims are {why}",)
+    there = {shown.table.id for shown in recorded}
+    missing = [one.id for one in (*TABLES.values(), *FIGURES.values()) if one.cells and one.id not in there]
+    absent = [f"Not recorded: {', '.join(missing)}."] if missing else []
+    return *absent, *([f"The paper's claims are {LEFT_OUT}"] if all(shown.is_trial for shown in recorded) else [])

@@ -1,0 +1,154 @@
+"""Progress of a run for the person watching it: a live bar in a terminal or notebook, plain lines elsewhere."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TextIO
+
+from osscl.methods.base import Progress
+from osscl.runs.checkpoint import Options, Unwatched, Watcher
+from osscl.runs.record import StepRecord
+from osscl.text import printable
+
+if TYPE_CHECKING:  # rich is imported only where a bar is drawn: training itself does not need it
+    from rich.console import Console
+    from rich.live import Live
+
+BAR_WIDTH = 16
+
+
+class PlainProgress:
+    """Print a line at the start of a phase, every ten seconds, and after each step."""
+
+    interval = 10.0  # seconds; each report of a loss waits for the device
+
+    def __init__(self, title: str, file: TextIO | None = None) -> None:
+        self.title = printable(title)
+        self.file = file  # stdout, as it is at the time of printing, if None
+        self.phase = ("", -1)
+        self.reported = 0.0
+        self.first = Progress("", 0, 0, 0)  # report of the current phase, and its time
+        self.phase_started = 0.0
+        self.step_ends: list[tuple[int, float]] = []
+
+    def progress(self, t: int, steps: int, progress: Progress) -> None:
+        now = time.monotonic()
+        new_phase = (progress.phase, t) != self.phase
+        if new_phase:
+            self.phase = (progress.phase, t)
+            self.first, self.phase_started = progress, now
+        if new_phase or now - self.reported >= self.interval:
+            self.reported = now
+            line = describe_progress(self.title, t, steps, progress, self._rate(progress, now), self._left(t, steps))
+            self.update(line, progress.update / max(1, progress.updates))
+
+    def stepped(self, t: int, steps: int, overall: float, record: StepRecord) -> None:
+        self.step_ends.append((t, time.monotonic()))
+        gate = ""
+        if record.gate is not None and record.gate.auroc_seen is not None:
+            passed = f"{record.gate.passed} of {record.unlabeled} accepted"
+            gate = f"  gate AUROC {record.gate.auroc_seen:.3f}, {passed}"
+        self.print(f"{self.title}  step {t + 1}/{steps}  accuracy {overall:.1f} %{gate}")
+
+    def update(self, line: str, share: float) -> None:
+        """Show where the phase is."""
+        self.print(line)
+
+    def print(self, line: str) -> None:
+        print(line, file=self.file, flush=True)
+
+    def _rate(self, progress: Progress, now: float) -> float | None:
+        """Views per second since the phase started or resumed."""
+        seconds = now - self.phase_started
+        return (progress.views - self.first.views) / seconds if seconds > 0.2 else None
+
+    def _left(self, t: int, steps: int) -> float | None:
+        """Seconds to the end of the run, estimated from all steps but the first, which takes longer."""
+        if len(self.step_ends) < 2:
+            return None
+        (t0, first), (t1, last) = self.step_ends[0], self.step_ends[-1]
+        per_step = (last - first) / (t1 - t0)
+        return max(0.0, (steps - t) * per_step - (time.monotonic() - last))
+
+
+class TerminalProgress(PlainProgress):
+    """Redraw one line with a bar every second; keep a line for each finished step."""
+
+    interval = 1.0
+
+    def __init__(self, title: str, live: "Live") -> None:
+        super().__init__(title)
+        self.live = live
+
+    def update(self, line: str, share: float) -> None:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        row = Table.grid(padding=(0, 1))
+        row.add_column(width=BAR_WIDTH)
+        row.add_column(no_wrap=True, overflow="ellipsis")
+        row.add_row(ProgressBar(total=1.0, completed=share, width=BAR_WIDTH), Text(line))
+        self.live.update(row, refresh=True)
+
+    def print(self, line: str) -> None:
+        self.live.console.print(line, highlight=False, markup=False)
+
+
+@contextlib.contextmanager
+def live_progress(title: str, console: "Console") -> Iterator[Watcher]:
+    """A bar on this console; the terminal is restored however the run ends."""
+    from rich.live import Live
+
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+        yield TerminalProgress(title, live)
+
+
+@contextlib.contextmanager
+def watched_options(options: Options, title: str, progress: bool | None) -> Iterator[Options]:
+    """The options with progress shown on stderr, unless they have a watcher already.
+
+    None shows it in a terminal or notebook only, True everywhere, False nowhere.
+    """
+    if type(options.watcher) is not Unwatched:  # a subclass is the caller's own
+        yield options
+        return
+    with _on_stderr(title, progress) as watcher:
+        yield replace(options, watcher=watcher)
+
+
+def _on_stderr(title: str, progress: bool | None) -> AbstractContextManager[Watcher]:
+    in_terminal = sys.stderr is not None and sys.stderr.isatty()  # it is None under pythonw
+    in_notebook = "ipykernel" in sys.modules
+    if progress is False or (progress is None and not in_terminal and not in_notebook):
+        return nullcontext(Unwatched())
+    if in_terminal or (in_notebook and find_spec("ipywidgets") is not None):
+        from rich.console import Console
+
+        return live_progress(title, Console(stderr=True))
+    return nullcontext(PlainProgress(title, sys.stderr))
+
+
+def describe_progress(
+    title: str, t: int, steps: int, progress: Progress, rate: float | None, left: float | None
+) -> str:  # fmt: skip
+    """Step, phase, updates, loss, speed and time left."""
+    parts = [title, f"step {t + 1}/{steps}", f"{progress.phase} {progress.update}/{progress.updates}"]
+    if progress.loss is not None:
+        parts.append(f"loss {float(progress.loss):.3f}")
+    if rate is not None:
+        parts.append(f"{rate:,.0f} views/s")
+        views_left = progress.views / max(1, progress.update) * (progress.updates - progress.update)
+        parts.append(f"phase {clock(views_left / rate)} left" if rate else "")
+    if left is not None:
+        parts.append(f"run {clock(left)} left")
+    return "  ".join(part for part in parts if part)
+
+
+def clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
