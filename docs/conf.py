@@ -22,8 +22,6 @@ extensions = [
     "pictures",  # drawings in the colours of the page; one step on digits as a stepper
 ]
 exclude_patterns = ["_build", "_ext"]
-nitpicky = False
-suppress_warnings = ["toc.empty_glob"]  # a page that index.md names and nobody has written yet
 
 myst_enable_extensions = ["colon_fence", "deflist", "strikethrough"]
 myst_heading_anchors = 4  # as on Git hosting: page.md#a-heading
@@ -43,7 +41,7 @@ html_css_files = ["page.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_domain_indices = False
-html_sidebars = {"index": [], "concepts": [], "start": []}
+html_sidebars = {"index": [], "concepts": [], "start": []}  # no pages below them
 html_theme_options = {
     "logo": {"text": "osscl"},
     "navbar_align": "left",

@@ -7,11 +7,13 @@ docs/_static/one-step.svg and the text between the marks in docs/concepts.md.
 import base64
 import io
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -30,9 +32,10 @@ PICTURE = DOCS / "_static" / "one-step.svg"
 PAGE = DOCS / "concepts.md"
 BEGIN, END = "<!-- pictures: python docs/make_pictures.py -->", "<!-- end of pictures -->"
 SEED, STEPS = 0, 3
-SHOWN = 240  # unlabelled images in the picture
-WIDTH, TOP, AXIS, HEIGHT = 740, 84, 412, 452
-TILE, PER_ROW, BINS = 20, 24, 36
+SHOWN = 200  # unlabelled images in the picture
+WIDTH, TOP, AXIS, HEIGHT = 740, 100, 430, 472
+TILE, PER_ROW, BINS = 16, 25, 45
+SPRITE = 10  # 8 x 8 pixels and a margin
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def picture(one: OneStep) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="one-step" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{SHOWN} unlabelled images of one step, placed by score, with both thresholds">',
         f"<style>{STYLE}</style>",
-        f'<defs><image id="digits" width="8" height="{8 * len(sprite)}" href="{_png(sprite)}"/></defs>',
+        f'<defs><image id="digits" width="{SPRITE}" height="{SPRITE * len(sprite)}" href="{_png(sprite)}"/></defs>',
         *_labeled_strip(one),
         *_axis(one),
         *_tiles(one, rows, len(labeled)),
@@ -100,14 +103,15 @@ def picture(one: OneStep) -> str:
 
 
 def _png(images: Tensor) -> str:
-    """The images below each other, as a data address."""
+    """The images below each other, as a data address; their edges are repeated, so that none shines into the next."""
+    padded = F.pad(images.float(), (1, 1, 1, 1), mode="replicate").byte()
     file = io.BytesIO()
-    Image.fromarray(images[:, 0].reshape(-1, images.shape[-1]).numpy()).save(file, "png", optimize=True)
+    Image.fromarray(padded[:, 0].reshape(-1, SPRITE).numpy()).save(file, "png", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def _image(sprite_row: int) -> str:
-    view = f'viewBox="0 {8 * sprite_row} 8 8"'
+    view = f'viewBox="1 {SPRITE * sprite_row + 1} {SPRITE - 2} {SPRITE - 2}"'
     return f'<svg x="1" y="1" width="{TILE - 2}" height="{TILE - 2}" {view}><use href="#digits"/></svg>'
 
 
@@ -118,11 +122,11 @@ def _labeled_strip(one: OneStep) -> Iterable[str]:
         low = '<tspan class="low" dy="4">t</tspan>' if name == "T" else ""
         yield f'<text x="{x - 10:g}" y="27" class="name end">{name}{low}</text>'
         for _ in range(count):
-            yield f'<g transform="translate({x:g} 6) scale(1.5)">{_image(row)}</g>'
-            x, row = x + 32, row + 1
+            yield f'<g transform="translate({x:g} 6) scale(1.85)">{_image(row)}</g>'
+            x, row = x + 31, row + 1
         x += 52
-    yield f'<text x="0" y="66" class="name">U<tspan class="low" dy="4">t</tspan></text>'
-    yield f'<text x="24" y="66">{SHOWN} of its {len(one.step.unlabeled)} images</text>'
+    yield '<text x="0" y="62" class="name">U<tspan class="low" dy="4">t</tspan></text>'
+    yield f'<text x="24" y="62">{SHOWN} of its {len(one.step.unlabeled)} images</text>'
 
 
 def _bin_of(score: float) -> int:
@@ -141,15 +145,16 @@ def _axis(one: OneStep) -> Iterable[str]:
         anchor = {-0.2: " start", 1.0: " end"}.get(tick, " middle")
         x = _across(tick)
         yield f'<path d="M{x:.0f} {AXIS}v5"/><text class="tick{anchor}" x="{x:.0f}" y="{AXIS + 19}">{tick:.1f}</text>'
-    yield f'<text class="middle" x="{_across(0.4):.0f}" y="{AXIS + 37}">score S(x): largest cosine to a prototype</text>'
+    words = "score S(x): largest cosine to a prototype"
+    yield f'<text class="middle" x="{_across(0.4):.0f}" y="{AXIS + 37}">{words}</text>'
     yield "</g>"
-    marks = (("id", one.gate.threshold, "start", 5), ("pl", one.gate.pseudo_threshold, "start", 5))
+    marks = (("id", one.gate.threshold, "end", -5), ("pl", one.gate.pseudo_threshold, "start", 5))
     yield '<g class="thresholds">'
     for name, score, anchor, dx in marks:
         x = _across(score)
         yield f'<path d="M{x:.1f} {TOP - 8}V{AXIS}"/>'
         yield (
-            f'<text class="{anchor}" x="{x + dx:.1f}" y="{TOP + 4}">τ<tspan class="low" dy="4">{name}</tspan>'
+            f'<text class="{anchor}" x="{x + dx:.1f}" y="{TOP + 12}">τ<tspan class="low" dy="4">{name}</tspan>'
             f'<tspan dy="-4"> {score:.2f}</tspan></text>'
         )
     yield "</g>"
@@ -162,8 +167,9 @@ def _tiles(one: OneStep, rows: Tensor, first: int) -> Iterable[str]:
         column = _bin_of(float(one.gate.scores[row]))
         place[row] = (10 + TILE * column, AXIS - TILE * (height[column] + 1) - 1)
         height[column] += 1
+    assert AXIS - TILE * max(height) > TOP, "the columns are too high for the picture"
     for i, row in enumerate(rows.tolist()):
-        grid = (10 + 30 * (i % PER_ROW), TOP + 8 + 30 * (i // PER_ROW))
+        grid = (10 + 29 * (i % PER_ROW), TOP - 12 + 36 * (i // PER_ROW))
         kinds = " ".join(_kinds(one, row))
         where = f"--gx:{grid[0]}px;--gy:{grid[1]}px;--sx:{place[row][0]}px;--sy:{place[row][1]}px"
         title = f"<title>S = {float(one.gate.scores[row]):.2f}</title>"
@@ -182,14 +188,14 @@ def _kinds(one: OneStep, row: int) -> Iterable[str]:
 def _legend() -> Iterable[str]:
     entries = {
         "gate": (("u-hat", "Û"), ("u-hat t-hat", "Û and T̂"), ("out", "kept out")),
-        "truth": (("met", "digit of a class seen"), ("later", "digit of a class to come"), ("foreign", "letter")),
+        "truth": (("met", "class seen"), ("later", "class to come"), ("foreign", "letter")),
     }
     for name, kinds in entries.items():
         yield f'<g class="legend {name}">'
         for i, (kind, words) in enumerate(kinds):
-            x = 250 + i * 170 if name == "truth" else 400 + i * 110
-            yield f'<g class="key {kind}"><rect x="{x}" y="52" width="16" height="16" rx="2"/></g>'
-            yield f'<text x="{x + 22}" y="65">{words}</text>'
+            x = 12 + i * 230
+            yield f'<g class="key {kind}"><rect x="{x}" y="76" width="16" height="16" rx="2"/></g>'
+            yield f'<text x="{x + 24}" y="89">{words}</text>'
         yield "</g>"
 
 
@@ -205,13 +211,14 @@ STYLE = """
 .one-step .axis path, .one-step .thresholds path { fill: none; stroke: var(--ink); }
 .one-step .thresholds path { stroke-dasharray: 5 4; stroke-width: 1.5; }
 .one-step .tick { font-size: 12px; }
-.one-step image { image-rendering: pixelated; }
 .one-step .tile { transform: translate(var(--sx), var(--sy)); }
 .one-step rect { fill: none; stroke: none; stroke-width: 2.5; }
-.one-step .out rect, .one-step .key.foreign rect { fill: #000; opacity: .35; }
+.one-step .out rect, .one-step .key.foreign rect { fill: #000; stroke: var(--ink); stroke-width: 1; opacity: .4; }
 .one-step .tile:not(.u-hat) { opacity: .35; }
 .one-step .u-hat rect { stroke: var(--in); }
 .one-step .t-hat rect { stroke: var(--sure); stroke-width: 4; }
+.one-step .key.met rect { stroke: var(--met); }
+.one-step .key.later rect { stroke: var(--ink); stroke-dasharray: 3 2; }
 .one-step .truth { display: none; }
 """
 
@@ -221,34 +228,53 @@ STYLE = """
 
 def text(one: OneStep) -> str:
     """The numbered explanation, with the numbers of this run."""
-    step, gate, truth, scenario = one.step, one.gate, one.truth, one.spec.scenario
-    new = " and ".join(map(str, step.new_classes))
-    past = len(set(one.memory.labels.tolist()))
-    used, seen_in = one.in_t_hat, int((gate.passed & truth.seen).sum())
-    right = int((gate.pseudo_labels == truth.labels)[used].sum())
-    scores, eta = one.labeled_scores, one.spec.method.gate.eta
-    return f"""{BEGIN}
-![{SHOWN} unlabelled images of one step, placed by score, with both thresholds](_static/one-step.svg)
+    alt = f"{SHOWN} unlabelled images of one step, placed by score, with both thresholds"
+    items = "\n".join(_wrapped(f"{i}. {words}") for i, words in enumerate(_explanation(one), start=1))
+    run = f"method `ursl`, schedule `{one.spec.schedule.name}`, seed {one.spec.seed}, n = 1 run"
+    made = f"Made by `python docs/make_pictures.py`: {run}. Another CPU model gives slightly different numbers."
+    return f"{BEGIN}\n![{alt}](_static/one-step.svg)\n\n{items}\n\n{_table(one)}\n\n{made}\n{END}"
 
-1. **It arrives.** Step {STEPS} brings the digits {new}, with {scenario.labels_per_class} labelled images each (T_t).
-   The memory M holds {len(one.memory.labels)} labelled images of the {past} digits seen before. U_t has
-   {len(step.unlabeled)} images without labels; nothing says which of them show digits.
-2. **It is scored.** The reference network learns from U_t without labels. The mean embedding of each class in T_t and M
-   is its prototype, and the score of an image is its largest cosine to a prototype.
-3. **Thresholds.** The labelled images themselves score {scores.mean():.2f} on average (variance {scores.var():.3f}).
-   With η = {eta[0]:g} and {eta[1]:g} this gives τ_id = {gate.threshold:.2f} and τ_pl = {gate.pseudo_threshold:.2f}.
-4. **The gate decides.** {int(gate.passed.sum())} of {len(step.unlabeled)} images pass τ_id: these are Û. {int(gate.confident.sum())} also pass τ_pl,
-   and {gate.used} of those are nearest to a class of an earlier step: these are T̂, and they train the learner as if labelled.
-5. **The truth.** Only the evaluation knows it: U_t has {int(truth.seen.sum())} digits of classes seen, {int(truth.unseen.sum())} of classes to come and
-   {int(truth.foreign.sum())} letters. Of the images in Û, {seen_in} show a class seen (precision {seen_in / int(gate.passed.sum()):.2f}, recall {seen_in / int(truth.seen.sum()):.2f};
-   AUROC of the score {metrics.auroc(gate.scores, truth.seen):.3f}). Of the {gate.used} pseudo-labels of T̂, {right} are right.
-6. **It learns.** Accuracy in % on the {sum(one.tested)} test images of the classes seen, before and after the step:
 
-{_table(one)}
+def _wrapped(item: str) -> str:
+    return textwrap.fill(item, 118, subsequent_indent="   ", break_on_hyphens=False)
 
-Made by `python docs/make_pictures.py`: method `ursl`, schedule `{one.spec.schedule.name}`, seed {one.spec.seed}, n = 1 run.
-Another CPU model gives slightly different numbers.
-{END}"""
+
+def _explanation(one: OneStep) -> Iterable[str]:
+    step, gate, truth = one.step, one.gate, one.truth
+    new, past = " and ".join(map(str, step.new_classes)), len(set(one.memory.labels.tolist()))
+    yield (
+        f"**Images arrive.** Step {STEPS} brings the digits {new}, with {one.spec.scenario.labels_per_class} labelled "
+        f"images each (T_t). The memory M holds {len(one.memory.labels)} labelled images of the {past} digits seen "
+        f"before. U_t has {len(step.unlabeled)} images without labels; nothing says which of them show digits."
+    )
+    yield (
+        "**Scores.** The reference network learns from U_t without labels. The mean embedding of each class in T_t and "
+        "M is its prototype, and the score of an image is its largest cosine to a prototype."
+    )
+    scores, (eta_id, eta_pl) = one.labeled_scores, one.spec.method.gate.eta
+    yield (
+        f"**Thresholds.** The labelled images themselves score {scores.mean():.2f} on average (variance "
+        f"{scores.var():.3f}). With η = {eta_id:g} and {eta_pl:g} this gives τ_id = {gate.threshold:.2f} and "
+        f"τ_pl = {gate.pseudo_threshold:.2f}."
+    )
+    passed, seen = int(gate.passed.sum()), int(truth.seen.sum())
+    yield (
+        f"**The gate decides.** {passed} of {len(step.unlabeled)} images pass τ_id: these are Û. "
+        f"{int(gate.confident.sum())} also pass τ_pl, and {gate.used} of those are nearest to a class of an earlier "
+        "step: these are T̂, and they train the learner as if labelled."
+    )
+    right = int((gate.pseudo_labels == truth.labels)[one.in_t_hat].sum())
+    found = int((gate.passed & truth.seen).sum())
+    yield (
+        f"**The truth.** Only the evaluation knows it: U_t has {seen} digits of classes seen, "
+        f"{int(truth.unseen.sum())} of classes to come and {int(truth.foreign.sum())} letters. Of the images in Û, "
+        f"{found} show a class seen (precision {found / passed:.2f}, recall {found / seen:.2f}; AUROC of the score "
+        f"{metrics.auroc(gate.scores, truth.seen):.3f}). Of the {gate.used} pseudo-labels of T̂, {right} are right."
+    )
+    yield (
+        f"**The learner learns.** Accuracy in % on the {sum(one.tested)} test images of the classes seen, before and "
+        "after the step:"
+    )
 
 
 def _table(one: OneStep) -> str:

@@ -14,7 +14,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from sphinx.application import Sphinx
 
@@ -79,8 +79,13 @@ def command_pages() -> dict[str, str]:
     program = get_command(app)
     root = Context(program, info_name="osscl")
     commands = {name: command for name, command in program.commands.items() if not command.hidden}
-    rows = [(f"[`osscl {name}`]({name}.md)", plain(_summary(command))) for name, command in commands.items()]
-    index = f"# Commands\n\nMade from the program's own help texts: `osscl COMMAND --help` says the same.\n\n{table(('command', 'what it does'), rows)}\n{toctree(list(commands))}"
+    panels: dict[str, list[tuple[str, ...]]] = {}
+    for name, command in commands.items():
+        row = f"[`osscl {name}`]({name}.md)", plain(_summary(command))
+        panels.setdefault(getattr(command, "rich_help_panel", None) or "Commands", []).append(row)
+    words = "Generated from the program's help texts; `osscl COMMAND --help` prints the same."
+    tables = [f"## {panel}\n\n{table(('command', 'what it does'), rows)}" for panel, rows in panels.items()]
+    index = "\n".join([f"# Commands\n\n{words}\n", *tables, toctree(list(commands))])
     pages = {"commands/index.md": index}
     for name, command in commands.items():
         pages[f"commands/{name}.md"] = "\n".join(_command(Context(command, info_name=name, parent=root), 1))
@@ -131,7 +136,9 @@ def python_pages() -> dict[str, str]:
         pages[f"python/{page}.md"] = f"# {title}\n\n{words}\n\n" + "\n".join(blocks)
         rows += [(f"[`osscl.{name}`]({page}.md)", plain(_first_line(getattr(osscl, name)))) for name in names]
     for page, (title, module) in MODULES.items():
-        pages[f"python/{page}.md"] = f"# {title}\n\n" + _rst(f".. automodule:: {module}\n   :members:\n   :undoc-members:")
+        pages[f"python/{page}.md"] = f"# {title}\n\n" + _rst(
+            f".. automodule:: {module}\n   :members:\n   :undoc-members:"
+        )
     pages["python/options.md"] = options_page()
     names = [Path(name).stem for name in pages]
     pages["python/index.md"] = (
@@ -180,23 +187,27 @@ def options_page() -> str:
     from osscl.methods import CONFIGURATIONS, METHODS
 
     parts = [
-        "# Options of the methods\n\n`--set FIELD=VALUE` of `osscl run`, `osscl fit` and `osscl tune` changes a field; in "
-        "Python, `dataclasses.replace` does. Values are those of the configuration that has the method's name.\n"
+        "# Options of the methods\n\n`--set FIELD=VALUE` of `osscl run`, `osscl fit` and `osscl tune` changes a "
+        "field; in Python, `dataclasses.replace` does. Values are those of the configuration of the same name.\n"
     ]
     for name in METHODS:
         rows = [(f"`{leaf}`", f"`{value}`", plain(words)) for leaf, value, words in _leaves(CONFIGURATIONS[name])]
-        parts.append(f"## {name}\n\n{plain(inspect.getdoc(METHODS[name]) or '')}\n\n{table(('field', 'value', 'meaning'), rows)}")
+        parts.append(
+            f"## {name}\n\n{plain(inspect.getdoc(METHODS[name]) or '')}\n\n{table(('field', 'value', 'meaning'), rows)}"
+        )
     return "\n".join(parts)
 
 
 def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
-    comments = field_comments(type(config))
+    comments, hints = field_comments(type(config)), get_type_hints(type(config))
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
             yield from _leaves(value, f"{prefix}{field.name}.")
         else:
-            yield f"{prefix}{field.name}", value, comments.get(field.name, "")
+            choices = get_args(hints[field.name]) if get_origin(hints[field.name]) is Literal else ()
+            words = [comments.get(field.name, ""), "one of " + ", ".join(map(str, choices)) if choices else ""]
+            yield f"{prefix}{field.name}", value, "; ".join(filter(None, words))
 
 
 @cache
@@ -213,7 +224,11 @@ def _comments_in(module: ModuleType, name: str) -> dict[str, str]:
     source = inspect.getsource(module)
     tree = next((n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.ClassDef) and n.name == name), None)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {t.start[0]: (t.string.lstrip("# "), not t.line[: t.start[1]].strip()) for t in tokens if t.type == tokenize.COMMENT}  # fmt: skip
+    comments = {}  # line: text, and whether nothing stands before it
+    for token in tokens:
+        if token.type == tokenize.COMMENT:
+            alone = not token.line[: token.start[1]].strip()
+            comments[token.start[0]] = (token.string.lstrip("# "), alone)
     found = {}
     for node in tree.body if tree is not None else ():
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -241,7 +256,9 @@ def as_restructured_text(app: Sphinx, what: str, name: str, value: Any, options:
 
 def _literal(line: str) -> str:
     parts = re.split(r"(`+[^`]+`+)", line)
-    return "".join(f"``{p.strip('`')}``" if p.startswith("`") else re.sub(r"([\\*|]|_(?=\W|$))", r"\\\1", p) for p in parts)
+    return "".join(
+        f"``{p.strip('`')}``" if p.startswith("`") else re.sub(r"([\\*|]|_(?=\W|$))", r"\\\1", p) for p in parts
+    )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
