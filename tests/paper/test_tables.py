@@ -653,10 +653,10 @@ def test_a_second_record_that_tells_no_time_either_is_named_and_not_made_again(
 # ----- a run that is stopped
 
 
-def test_a_table_that_is_stopped_goes_on_with_the_same_command(osscl, tmp_path):
+def test_a_stopped_table_is_resumed_by_the_same_command(osscl, tmp_path):
     command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs"]
     code, _, line = osscl(*command, "--max-minutes", "0")
-    assert code == 3 and line == "osscl: stopped; the same command goes on from here\n"
+    assert code == 3 and line == "osscl: Stopped. Run the same command again to resume.\n"
     assert "started" in osscl(*command, "--dry-run")[1]
     assert osscl(*command)[0] == 0
     sessions = [json.loads(path.read_text())["made_by"]["sessions"] for path in tmp_path.glob("runs/*/*-s0-*.json")]
@@ -681,7 +681,7 @@ def test_limitations_vary_one_thing_each():
 def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refused, world, tmp_path):
     command = ["table", "F1", *ON_DEMO, "--out", world / "runs", "--svg", tmp_path / "f1.svg"]
     code, shown, _ = osscl(*command)
-    assert code == 0 and "seen classes" in shown and "n=1" in shown and "schedule smoke" in shown
+    assert code == 0 and "seen classes" in shown and "Schedule smoke, seed 0, n=1." in shown
     assert (tmp_path / "f1.svg").read_text().startswith("<svg ")
     refused(*command, words=["f1.svg exists", "nothing is overwritten"])
     empty = ["table", "F1", *ON_DEMO, "--no-run", "--out", tmp_path / "none", "--svg", tmp_path / "other.svg"]

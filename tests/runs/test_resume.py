@@ -247,7 +247,7 @@ def test_no_draft_and_no_checkpoint_is_left_behind(codes, folder):
 
 def test_of_two_processes_at_one_run_the_second_is_refused(codes, folder):
     said = (folder / "rival.txt").read_text()
-    assert "another process is at work in " in said and "\n" not in said
+    assert "is locked by another process" in said and "\n" not in said
     assert codes["rival"] == [0]
     assert_same_run(folder / "rival", folder / "whole")
 

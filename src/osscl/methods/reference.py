@@ -21,7 +21,7 @@ from osscl.losses.contrastive import nt_xent
 from osscl.losses.distillation import byol_regression
 from osscl.methods.base import Phase, PhaseReport, Phases, Setting, State
 from osscl.seeding import seeded
-from osscl.storage import read_state, write_state
+from osscl.storage import read_cached_state, write_state
 from osscl.vision.augment import two_views
 from osscl.vision.encoder import WIDEST, EncoderConfig, frozen_copy, in_chunks, new_encoder, projector
 
@@ -156,7 +156,7 @@ class Reference:
             return None
         found = None
         with contextlib.suppress(OSError):  # an unreadable cache costs time, not the run
-            found = read_state(self.runtime.reference_cache / key)
+            found = read_cached_state(self.runtime.reference_cache / key)
         if found is None:
             return None
         self._load_networks(found["networks"])

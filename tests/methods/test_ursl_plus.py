@@ -1,0 +1,288 @@
+"""URSL-plus: the start, two heads, pseudo-labels, statistics of past labels, and what looks known."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from osscl.config import override
+from osscl.data.images import columns_of, concat
+from osscl.errors import SpecError
+from osscl.learn.linear_head import HeadFit, fit_head, rank_in_class
+from osscl.methods import CO2L, CONFIGURATIONS, LABELS_ONLY, ursl_plus
+from osscl.methods.base import Discerning, Schedule
+from osscl.methods.class_statistics import StatisticsFit, fit_detector, head_views, known_threshold
+from osscl.methods.ursl import Ursl
+from osscl.methods.ursl_plus import UrslPlus
+from osscl.runs.checkpoint import Options
+from osscl.runs.evaluate import judge_known
+from osscl.runs.presets import on_small_net
+from osscl.runs.record import read_record
+from osscl.runs.run import run
+from osscl.runs.spec import EXPERIMENTS, RunSpec
+from osscl.tools.battery import check_rows_are_judged_alone, held_out, maker
+from osscl.vision.encoder import in_chunks
+from toy_agents import ALL_PASS, PLUS, SMALL, agent_of, changed, learned, same, weights
+
+ALONE = ["pseudo_labels=false", "statistics=false"]  # two heads, each from labels alone
+
+
+def plus(*changes):
+    return changed(*changes, config=PLUS)
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """Every fit of a head, in order."""
+    seen = []
+    monkeypatch.setattr(ursl_plus, "fit_head", lambda config, fit: seen.append(fit) or fit_head(config, fit))
+    return seen
+
+
+def test_without_its_four_parts_it_is_ursl(stream):
+    bare = plus("start=random", "reference_weight=0", *ALONE, "learner.epochs=200")
+    assert torch.equal(learned(bare, stream)[0].predict(held_out(stream).images),
+                       learned(SMALL, stream)[0].predict(held_out(stream).images))  # fmt: skip
+
+
+def test_the_learner_starts_once_as_a_copy_of_the_reference(stream, monkeypatch):
+    starts, train = [], Ursl.train_learner
+    monkeypatch.setattr(
+        Ursl, "train_learner", lambda self, *given: starts.append(weights(self.learner)) or train(self, *given)
+    )
+    agent, _ = learned(plus(), stream, steps=1)
+    first, after = weights(agent.reference.encoder), weights(agent.learner)
+    agent.learn(stream.step(1))
+    assert same(starts[0], first) and same(starts[1], after) and not same(after, first)
+
+
+def test_the_prediction_is_a_weighted_mean_of_two_heads_of_one_scale(stream, fits):
+    images = held_out(stream).images
+    agent, _ = learned(plus("reference_weight=0.25", *ALONE), stream, updates=12)
+    assert [fit.encoder for fit in fits] == 3 * [agent.learner, agent.reference.encoder]
+    assert all(own.data is other.data for own, other in zip(fits[::2], fits[1::2], strict=True))
+    own = agent.head(in_chunks(agent.learner.features, images))
+    other = agent.reference_head(in_chunks(agent.reference.encoder.features, images))
+    torch.testing.assert_close(agent.predict(images), 0.75 * own + 0.25 * other)
+    assert agent.reference_head.scale == agent.head.scale and not torch.allclose(own, other)
+    alone, _ = learned(plus("reference_weight=0", *ALONE), stream, updates=12)
+    assert alone.reference_head is None and torch.equal(alone.predict(images), own)
+
+
+def test_pseudo_labels_are_own_answers_for_new_classes_and_previous_answers_for_past_ones(stream, fits, monkeypatch):
+    agent = agent_of(plus("reference_weight=0", "statistics=false", ALL_PASS), stream)
+    agent.learn(stream.step(0))
+    rows, answers = stream.step(1).unlabeled, UrslPlus.answers
+    before = agent.answers(rows).flip(0)  # wrong on purpose: to see which answers are used
+    monkeypatch.setattr(
+        UrslPlus, "answers", lambda self, x: answers(self, x).flip(0) if len(self.classes) == 2 else answers(self, x)
+    )
+    agent.learn(stream.step(1))
+    assert len(fits) == 4 and fits[-1].scale is not None  # twice at each step; then at the scale of the first head
+    first = fit_head(agent.config.head, fits[-2])
+    own = torch.tensor(agent.classes)[first(in_chunks(agent.learner.features, rows)).argmax(1)]
+    new = torch.isin(own, torch.tensor(stream.steps[1].new_classes))
+    assert new.any() and not new.all() and not torch.equal(own[~new], before[~new])
+    assert torch.equal(fits[-1].pseudo_labeled.labels, torch.where(new, own, before))
+
+
+def test_heads_are_fitted_if_no_row_passes_the_gate(stream):
+    agent, reports = learned(plus("gate.eta=[1e6,1e6]"), stream)
+    assert not any(report.gate.passed.any() for report in reports) and agent.head is not None
+
+
+def test_any_part_of_ours_needs_a_reference():
+    bare = ["start=random", "reference_weight=0", *ALONE, "gate.pseudo=none", "learner.lam=0"]
+    assert not override(PLUS, bare).needs_reference and not LABELS_ONLY.needs_reference
+    for part in ("start=reference", "reference_weight=0.5", "pseudo_labels=true"):
+        assert override(PLUS, [*bare, part]).needs_reference
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [("reference_weight=2", "reference_weight"), ("head.solver=sgd", "statistics"), ("learner.net.dim=32", "start")],
+)
+def test_contradictory_settings_are_refused_by_field(change, field):
+    with pytest.raises(SpecError, match=field):
+        plus(change)
+
+
+def test_other_methods_have_none_of_its_fields():
+    for field in ("start=reference", "reference_weight=0.5", "pseudo_labels=true", "statistics=true"):
+        for config in (SMALL, CO2L):
+            with pytest.raises(SpecError, match=field.partition("=")[0]):
+                override(config, [field])
+
+
+# ----- statistics of labels whose images are gone
+
+
+def right_on_the_first_step(agent, stream):
+    rows = stream.evaluation(0)
+    return float((torch.tensor(agent.classes)[agent.predict(rows.images).argmax(1)] == rows.labels).float().mean())
+
+
+@pytest.mark.parametrize("weight", [0, 0.5])
+def test_without_a_memory_statistics_alone_preserve_old_classes(weight, stream):
+    parts = ["start=random", f"reference_weight={weight}", "pseudo_labels=false"]
+    lost, _ = learned(plus(*parts, "statistics=false"), stream, memory=0)
+    kept, _ = learned(plus(*parts), stream, memory=0)
+    assert right_on_the_first_step(lost, stream) == 0  # no row of them is left
+    assert right_on_the_first_step(kept, stream) > 0.6
+    current = kept.tracker.current
+    assert set(current) == ({"learner", "reference"} if weight else {"learner"})
+    labels = sum(len(stream.step(t).labeled) for t in range(len(stream)))
+    assert all(int(statistics.labels.sum()) == labels for statistics in current.values())
+
+
+def test_a_memory_that_holds_every_label_leaves_no_missing_rows(stream):
+    agent, _ = learned(plus("reference_weight=0"), stream, memory=100)
+    fit = HeadFit(agent.learner, agent.memory.labeled, agent.classes, agent.setting.augmentation, 0, ("head",))
+    assert StatisticsFit(fit, agent.tracker.current["learner"]).missing(agent.config.head).rows.sum() == 0
+
+
+def test_a_step_without_unlabelled_images_drops_the_statistics(stream):
+    agent, _ = learned(plus(), stream, steps=1, memory=0)
+    step = stream.step(1)
+    agent.learn(replace(step, unlabeled=step.unlabeled[:0]))
+    assert agent.tracker.current["learner"].labels[: len(stream.steps[0].new_classes)].sum() == 0
+
+
+def test_heads_fitted_twice_start_from_the_same_statistics(stream):
+    """`study-heads` refits them after a run's last step."""
+    agent, _ = learned(plus(), stream, memory=0)
+    step, once = stream.step(len(stream) - 1), agent.tracker.current["learner"].means
+    agent.fit_head(step, agent.segregate(step))
+    assert torch.equal(agent.tracker.current["learner"].means, once)
+
+
+# ----- what looks known
+
+
+@pytest.fixture(scope="module")
+def agent(stream):
+    return learned(plus("start=random", "pseudo_labels=false"), stream, memory=0)[0]
+
+
+def test_the_detector_decides_what_looks_known_and_the_gate_does_without_one(agent, stream):
+    last = len(stream) - 1
+    found, plain = judge_known(agent, stream, last), learned(SMALL, stream, memory=0)[0]
+    assert found.threshold == agent.known_above == agent.detector.threshold
+    by_gate = judge_known(plain, stream, last)
+    assert by_gate.threshold == plain.known_above == plain.gate.threshold
+    assert found.auroc > 0.9 > by_gate.auroc  # without a memory, the gate knows only the last classes
+    assert found.recall > 0.5 > 0.1 > found.foreign
+
+
+def test_new_images_are_scored_by_a_detector_that_has_not_seen_them(agent, stream):
+    """Scored by a detector fitted to them, they would set a higher threshold."""
+    new = stream.step(len(stream) - 1).labeled
+    own = known_threshold(agent.known_scores(new.images), columns_of(new.labels, agent.classes))
+    assert agent.known_above < own - 0.01
+
+
+def fit_of(agent, stream, steps):
+    """The reference's fit after the last step, with the labels of `steps` available."""
+    data = concat(*(stream.step(t).labeled for t in steps))
+    encoder, center = agent.reference.encoder, agent.reference_head.center
+    fit = HeadFit(encoder, data, agent.classes, agent.setting.augmentation, 0, ("head",), center=center)
+    return StatisticsFit(fit, agent.tracker.previous["reference"])
+
+
+def threshold_of(agent, data, stream):
+    config, head = agent.config.head, agent.reference_head
+    world = head.transform(in_chunks(data.fit.encoder.features, stream.step(len(stream) - 1).unlabeled))
+    found = fit_detector(config, data, head_views(config, data.fit, head), world)
+    return None if found is None else found.threshold
+
+
+def test_with_every_label_available_all_images_set_the_threshold_without_the_statistics(agent, stream):
+    """The statistics have seen them."""
+    whole, few = fit_of(agent, stream, range(3)), fit_of(agent, stream, [2])
+    expected = threshold_of(agent, StatisticsFit(whole.fit), stream)
+    assert threshold_of(agent, whole, stream) == expected
+    assert few.missing(agent.config.head).rows.any() and threshold_of(agent, few, stream) != expected
+
+
+def test_the_only_image_of_a_class_does_not_set_the_threshold(agent, stream):
+    fit = fit_of(agent, stream, range(3)).fit
+
+    def threshold(rows):
+        return threshold_of(agent, StatisticsFit(replace(fit, data=fit.data.rows(rows))), stream)
+
+    lone = fit.targets() == 0
+    others = (~lone).nonzero()[:, 0]
+    assert abs(threshold(torch.cat((lone.nonzero()[:1, 0], others))) - threshold(others)) < 0.02
+    assert threshold(rank_in_class(fit.targets(), len(fit.classes)).eq(0).nonzero()[:, 0]) is None
+
+
+def test_without_unlabelled_images_in_the_last_step_the_gate_decides(agent, stream):
+    made, _ = learned(agent.config, stream, steps=1, memory=0)
+    assert made.detector is not None
+    step = stream.step(1)
+    made.learn(replace(step, unlabeled=step.unlabeled[:0]))
+    assert made.detector is None and made.known_above == made.gate.threshold
+    assert made.known_scores(step.labeled.images).shape == (len(step.labeled),)
+
+
+def test_dm_uses_its_novelty_network_and_labels_only_cannot_tell(stream):
+    dm, _ = learned(on_small_net(CONFIGURATIONS["dm"]), stream, memory=8)
+    found = judge_known(dm, stream, len(stream) - 1)
+    assert found is not None and found.threshold == dm.passing and found.auroc is not None
+    blind, _ = learned(on_small_net(LABELS_ONLY), stream, steps=1)
+    assert blind.known_above is None and judge_known(blind, stream, 0) is None
+    assert not isinstance(SimpleNamespace(classes=[0]), Discerning)
+
+
+def test_check_method_checks_the_shape_of_scores(stream):
+    class Loose(UrslPlus):
+        def known_scores(self, images):
+            return super().known_scores(images)[:, None]
+
+    with pytest.raises(AssertionError, match=r"known scores: they are \(\d+, 1\) of"):
+        check_rows_are_judged_alone(maker(Loose, PLUS, stream), stream)
+
+
+def test_a_run_records_what_looked_known(tmp_path):
+    digits = replace(EXPERIMENTS["digits"], classes_per_step=(2, 2), related=48, unrelated=48)
+    tiny = Schedule("tiny", max_updates=1, row_cap=96, small_net=True)
+    record = run(RunSpec(digits, PLUS, tiny), Options(tmp_path, device="cpu", share_references=False))
+    assert all(step.known is not None and step.known.recall is not None for step in record.steps)
+    again = read_record(tmp_path / record.id / f"{record.id}.json")
+    assert [step.known for step in again.steps] == [step.known for step in record.steps]
+
+
+# ----- on which images
+
+
+def test_foreign_images_are_of_peripheral_sets_and_in_no_step(stream):
+    bank = stream.banks["foreign toy"]
+    shown = {int(row) for rows in stream.steps for row in rows.unlabeled[rows.sources == 1]}
+    unmet = [row for row in range(len(bank.train)) if row not in shown]
+    assert 5 < len(unmet) < len(bank.train)
+    assert torch.equal(stream.strangers(1000), bank.train.images[unmet])
+    few = stream.strangers(5)
+    assert torch.equal(few[0], bank.train.images[unmet[0]]) and torch.equal(few[4], bank.train.images[unmet[-1]])
+    assert len(replace(stream, spec=replace(stream.spec, peripheral=())).strangers(5)) == 0
+
+
+class Oracle:
+    """Knows exactly the held-out images of the first steps."""
+
+    classes = ()
+    known_above = 0.5
+
+    def __init__(self, stream, t):
+        self.met = torch.cat([stream.evaluation(k).images for k in range(t + 1)])
+
+    def known_scores(self, images):
+        return torch.tensor([float((self.met == image).flatten(1).all(1).any()) for image in images])
+
+
+@pytest.mark.parametrize("t", [0, 2])
+def test_images_of_seen_classes_are_judged_against_future_and_foreign_ones(t, stream):
+    found = judge_known(Oracle(stream, t), stream, t)
+    assert (found.auroc, found.fpr95, found.recall, found.foreign) == (1, 0, 1, 0)
+    late = judge_known(Oracle(stream, 0), stream, 2)  # knows a third of the classes seen by then
+    assert late.recall == pytest.approx(1 / 3) and late.foreign == 0
