@@ -1,3 +1,5 @@
+"""Backbones: sizes, shapes, initialisation, gradients."""
+
 import pytest
 import torch
 from torch import nn
@@ -30,7 +32,7 @@ def millions(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_size_is_the_papers_to_within_its_last_printed_digit(name: str):
+def test_sizes_are_the_papers_to_its_last_printed_digit(name: str):
     last_digit = 10.0 ** -len(PRINTED[name].split(".")[1])  # the paper cuts off rather than rounds: 11.17 is 11.1
     assert abs(millions(name) - float(PRINTED[name])) < last_digit
 
@@ -42,7 +44,7 @@ def test_resnet18_has_the_eleven_point_one_seven_million_of_the_32_px_stem():
 @pytest.mark.parametrize("size", [8, 40])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", BACKBONES)
-def test_features_are_width_wide_at_every_image_size(name: str, channels: int, size: int):
+def test_features_have_the_stated_width_at_every_image_size(name: str, channels: int, size: int):
     with torch.device("meta"):
         net = BACKBONES[name](channels)
         features = net(torch.empty(2, channels, size, size))
@@ -84,7 +86,7 @@ def test_every_parameter_gets_a_finite_gradient(name: str):
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_in_eval_mode_an_image_does_not_see_its_batch_and_stays_as_it_was(name: str):
+def test_in_eval_mode_features_do_not_depend_on_the_batch(name: str):
     net = BACKBONES[name](3).eval()
     x = torch.rand(3, 3, 16, 16)
     before = x.clone()
