@@ -81,28 +81,22 @@ class Browser:
         ):
             self.errors.append(f"asks for {params['request']['url']}")
 
-    def open(self, path, width, height=900, dark=False):
-        """The page as a person has it on a screen of this width, drawn as far as the window reaches."""
+    def open(self, path, width, height=900, dark=False, view=""):
+        """The page as a person has it on a screen of this size; `view`: the part of the address after #."""
         self.errors.clear()
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.ask("Emulation.setEmulatedMedia", features=[scheme])
-        self.ask("Page.navigate", url=path.resolve().as_uri())
-        self.wait("document.readyState === 'complete'")
+        self.ask("Page.navigate", url="about:blank")  # or another view of the same page would not be loaded again
+        self.ask("Page.navigate", url=path.resolve().as_uri() + (f"#{view}" if view else ""))
+        self.wait("location.protocol === 'file:' && document.readyState === 'complete'")
         self.settle()
 
     def settle(self):
-        """Until every figure in the window is drawn, and two looks in a row find equally many."""
-        self.wait(
-            "[...document.querySelectorAll('.plot')].every(plot => !plot.checkVisibility()"
-            " || plot.getBoundingClientRect().top > innerHeight || plot.querySelector('svg.main-svg'))"
-        )
-        count, before = -1, -2
-        while count != before:
-            time.sleep(0.3)
-            before, count = count, self.evaluate("document.querySelectorAll('.plot svg.main-svg').length")
+        """Wait until the page has drawn what it shows: two frames after the last script."""
+        self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
 
     def wait(self, expression):
         until = time.monotonic() + PATIENCE

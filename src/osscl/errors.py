@@ -1,6 +1,7 @@
-"""Mistakes that are the user's: the command line shows them as one line and exits with code 2."""
+"""User errors: the command line shows them as one line and exits with code 2."""
 
 import contextlib
+import reprlib
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
@@ -10,29 +11,40 @@ class UserError(Exception):
 
 
 class SpecError(UserError):
-    """A field of a spec has a value that cannot be."""
+    """A field of a spec has an invalid value."""
 
 
 class DataError(UserError):
-    """A data file is missing, damaged or not what a stream was made from."""
+    """A data file is missing, damaged or different from the one a stream was made from."""
 
 
-class Occupied(UserError):
-    """Another process is at work on the same run."""
+class DamagedFile(DataError):
+    """A stored file differs from what was written."""
+
+
+class UnsupportedFile(DataError):
+    """A stored file was written by an older version or by another program."""
+
+
+class Locked(UserError):
+    """Another process holds the lock of the folder."""
 
 
 class Diverged(UserError):
-    """Training led nowhere: hyperparameters that no network learns with."""
+    """Training diverged: no network learns with these hyperparameters."""
 
 
-# What reading a state of another version of this package comes upon, within `memory_told`.
+class Stopped(Exception):
+    """A run was stopped on request; its state is saved, and the same command resumes it."""
+
+
+# What restoring a state of another version of this package raises, inside `as_memory_error`.
 OTHER_VERSION = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError)
 
 
 @contextlib.contextmanager
-def memory_told() -> Iterator[None]:
-    """Too little memory is a MemoryError, whoever says so: torch's is a RuntimeError, as is that of tensors that do not
-    fit a network, and would be taken for another version's."""
+def as_memory_error() -> Iterator[None]:
+    """Raise MemoryError when torch runs out of memory; torch's RuntimeError would pass for another version's state."""
     try:
         yield
     except RuntimeError as error:
@@ -42,17 +54,31 @@ def memory_told() -> Iterator[None]:
 
 
 def lacks_memory(error: Exception) -> bool:
-    named = type(error).__name__ == "OutOfMemoryError"  # torch's, without an import of it
+    """Whether an error of Python or torch, here recognised without importing it, means too little memory."""
+    named = type(error).__name__ == "OutOfMemoryError"
     return isinstance(error, MemoryError) or named or "can't allocate memory" in str(error)
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20
+
+
+def shown(value: object) -> str:
+    """The repr of a value that a user gave, short enough for one line however large or nested the value is."""
+    try:
+        return _SHORT.repr(value)
+    except ValueError:  # Python 3.11 refuses to print integers of more than 4,300 digits
+        return f"a {type(value).__name__} that is too long to print"
+
+
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
-    """The error for a name that is none of `allowed`, with the nearest one that is."""
-    names = list(allowed)
-    near = get_close_matches(str(name).rpartition(".")[2], names, n=1, cutoff=0.5)  # of a.b, b is the one not known
+    """The error for a name that is not in `allowed`, with the closest one that is."""
+    names, text = list(allowed), (name if isinstance(name, str) else shown(name))[:200]
+    near = get_close_matches(text.rpartition(".")[2], names, n=1, cutoff=0.5)  # only the last part of a.b is unknown
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return SpecError(f"unknown {kind} {str(name)!r}; {hint}allowed: {', '.join(names)}")
+    return SpecError(f"unknown {kind} {text!r}; {hint}allowed: {', '.join(names)}")
 
 
-class Stopped(Exception):
-    """A run ended before its end, on demand; its state is saved and the same command goes on."""
+# Former names, until all callers use the new ones.
+Occupied, memory_told = Locked, as_memory_error

@@ -1,4 +1,4 @@
-"""Numbers that summarise a run, as pure functions; None stands for undefined."""
+"""Measures of a run, as pure functions; None means undefined."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def average_of_steps(overall: Sequence[float]) -> float | None:
 
 
 def drops(matrix: AccuracyMatrix) -> list[float]:
-    """Of each old step k: the best accuracy it ever had before the last step, less the one it has after it."""
+    """For each old step k: its best accuracy before the last step minus its accuracy after it."""
     last = len(matrix) - 1
     return [max(matrix[t][k] for t in range(k, last)) - matrix[last][k] for k in range(last)]
 
@@ -27,24 +27,24 @@ def forgetting(matrix: AccuracyMatrix) -> float | None:
 
 
 def backward_transfer(matrix: AccuracyMatrix) -> float | None:
-    """Mean over the old steps k of the accuracy after the last step, less the one right after learning k."""
+    """Mean over the old steps k of the accuracy after the last step minus the one right after learning k."""
     last = len(matrix) - 1
     gains = [matrix[last][k] - matrix[k][k] for k in range(last)]
     return fmean(gains) if gains else None
 
 
 def auroc(scores: Tensor, positive: Tensor) -> float | None:
-    """Chance that a positive row outscores a negative one, ties counting half; (m,) scores and (m,) bool."""
-    wins_of = int(positive.sum()) * int((~positive).sum())
-    if wins_of == 0 or bool(scores.isnan().any()):
+    """Probability that a positive row scores above a negative one, ties counting half; (m,) scores and (m,) bool."""
+    positives = int(positive.sum())
+    pairs = positives * (len(positive) - positives)
+    if pairs == 0 or bool(scores.isnan().any()):
         return None
     _, value, count = torch.unique(scores, return_inverse=True, return_counts=True)
     below = count.cumsum(0) - count
-    # Twice the rank, so that ties at half a rank stay whole numbers and the sum is exact.
+    # Twice the rank, so that half ranks of ties are integers and the sum is exact.
     twice_rank = (2 * below + count + 1)[value]
-    positives = int(positive.sum())
     twice_wins = int(twice_rank[positive].sum()) - positives * (positives + 1)
-    return twice_wins / (2 * wins_of)
+    return twice_wins / (2 * pairs)
 
 
 def fpr_at_recall(scores: Tensor, positive: Tensor, recall: float = 0.95) -> float | None:
@@ -52,7 +52,7 @@ def fpr_at_recall(scores: Tensor, positive: Tensor, recall: float = 0.95) -> flo
     kept, rejected = scores[positive], scores[~positive]
     if len(kept) == 0 or len(rejected) == 0 or bool(scores.isnan().any()):
         return None
-    needed = max(1, math.ceil(recall * len(kept) - 1e-9))  # 0.07 * 100 is a little more than 7
+    needed = max(1, math.ceil(recall * len(kept) - 1e-9))  # 0.07 * 100 is slightly more than 7
     threshold = kept.sort(descending=True).values[needed - 1]
     return int((rejected >= threshold).sum()) / len(rejected)
 

@@ -1,81 +1,52 @@
-"""Nested state as one safetensors file: tensors as tensors, everything else as JSON in its header. No pickle."""
+"""Everything that is written: files whole or not at all, locked folders, and nested state as safetensors. No pickle."""
 
 import contextlib
 import errno
+import hashlib
 import json
+import logging
 import os
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+import shutil
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from osscl.errors import UserError
+from osscl.errors import DamagedFile, Locked, UnsupportedFile, UserError, shown
 
 SUFFIX = ".safetensors"
+FORMAT = "osscl state 2"  # of files written by write_state; those of version 0.1 name none
+# Version 0.1 named its drafts by process number; safetensors named its own .tmpXXXXXX.
+DRAFT = re.compile(
+    r"\..+\.[0-9a-f]{8}\.draft"
+    r"|\.(spec\.json|(checkpoint|model[0-9-]*)\.safetensors|.+-s[0-9]+-[0-9a-f]{12}\.json)\.[0-9]+(\.[0-9a-f]+)?"
+    r"|\.tmp[0-9A-Za-z]{6}"
+)
+PIECE = 2**20  # bytes that one thread hashes at a time
+ABANDONED = 3600.0  # seconds since the last write to a draft after which its writer is taken for dead
 
 
-def write_state(path: Path, state: dict[str, Any]) -> None:
-    """Write aside, then rename: whoever reads `path` finds the old state or the new one, never half of one."""
-    tensors: dict[str, Tensor] = {}
-    skeleton = _without_tensors(state, "", tensors)
-    with aside(path.with_suffix(SUFFIX)) as draft:
-        try:
-            save_file(tensors, str(draft), metadata={"state": json.dumps(skeleton)})
-        except SafetensorError as error:  # a full disk, in this library's words
-            raise OSError(errno.EIO, str(error), str(path)) from None
-        draft.chmod(0o666 & ~_umask())  # safetensors lets nobody else read what it writes
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def read_state(path: Path, device: torch.device | str = "cpu", *, tensors: bool = True) -> dict[str, Any] | None:
-    """The state in `path`; None where there is none, or a file that is damaged. Without `tensors`, which are None then,
-    the file's header is all that is read."""
-    path = path.with_suffix(SUFFIX)
-    try:
-        with path.open("rb"):
-            pass  # whatever keeps a file from being opened, safe_open calls it not found
-        with safe_open(str(path), framework="pt", device=str(device)) as file:
-            found = {key: file.get_tensor(key) if tensors else None for key in file.keys()}  # noqa: SIM118 - not a dict
-            skeleton = json.loads((file.metadata() or {})["state"])
-        return _with_tensors(skeleton, found)  # type: ignore[no-any-return]
-    except (FileNotFoundError, SafetensorError, KeyError, ValueError, RecursionError):
-        return None  # any other OSError says nothing of the file, which may be good
-
-
-def refuse_to_overwrite(file: Path | None) -> None:
-    """Asked before the work that would be written there."""
-    if file is not None and (file.exists() or file.is_symlink()):
-        raise UserError(f"{file} exists; nothing is overwritten, give another file")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a small file whole or not at all; where it cannot be, that is the user's to know."""
-    try:
-        with aside(path) as draft:
-            draft.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from None
+# ----- files and folders that appear whole
 
 
 @contextlib.contextmanager
-def aside(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; it takes the place of `path` when the block ends well. Only of a file: where a
-    device, a pipe or a folder is, nothing is written."""
+def atomic_write(path: Path) -> Iterator[Path]:
+    """A draft beside `path` to write to, which replaces `path` if the block succeeds. Readers of `path` see the old
+    content or the new, never a part. Refuses to replace anything but a regular file."""
     if path.exists() and not path.is_file():
-        raise UserError(f"cannot write {path}: it is there, and no regular file")
+        raise UserError(f"cannot write {path}: it exists and is not a regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The process number alone is not enough on a disk that several machines or containers write to.
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    draft = _draft_of(path)
     try:
         yield draft
         with draft.open("rb") as file:
@@ -85,7 +56,269 @@ def aside(path: Path) -> Iterator[Path]:
         draft.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def draft_folder(path: Path) -> Iterator[Path]:
+    """An empty folder beside `path`, to be filled and renamed to `path`; removed at the end if it is still there."""
+    draft = _draft_of(path)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
+
+
+def remove_drafts(folder: Path, older_than: float = ABANDONED) -> None:
+    """Remove the drafts of killed writers. In a folder that others may be writing to, only those not written to for
+    `older_than` seconds; errors are ignored, since a draft costs nothing but space."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                if _is_draft(entry) and time.time() - entry.stat().st_mtime >= older_than:
+                    shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+
+
+def _is_draft(entry: Path) -> bool:
+    if not DRAFT.fullmatch(entry.name) or entry.is_symlink():
+        return False
+    if entry.is_dir():
+        return entry.suffix == ".draft"
+    return entry.suffix == ".draft" or not entry.name.startswith(".tmp") or _begins_like_safetensors(entry)
+
+
+def _begins_like_safetensors(file: Path) -> bool:
+    with file.open("rb") as opened:
+        head = opened.read(9)
+    return not head or head[8:] == b"{"  # after the length of the header
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file atomically; a failure is a UserError."""
+    try:
+        with atomic_write(path) as draft:
+            draft.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def refuse_to_overwrite(file: Path | None) -> None:
+    """Raise a UserError if the file exists; called before the work whose result would go there."""
+    if file is not None and (file.exists() or file.is_symlink()):
+        raise UserError(f"{file} exists; nothing is overwritten: choose another file")
+
+
+def set_aside(file: Path, why: str) -> Path:
+    """Rename a file to a free name that ends in `why`, and return that name: nothing is deleted."""
+    taken = len(list(file.parent.glob(f"{file.stem}.{why}*")))
+    return file.replace(file.with_suffix(f".{why}-{taken + 1}" if taken else f".{why}"))
+
+
+# ----- locks
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the exclusive lock of a folder, created if necessary, and remove the drafts of killed processes from it.
+
+    The operating system releases the lock when the process ends, however it ends."""
+    lock = FileLock(folder / ".lock", thread_local=False, blocking=False, fallback_to_soft=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise Locked(f"{folder} is locked by another process") from None
+    except OSError as error:
+        raise UserError(f"cannot lock the folder {folder}: {error.strerror}") from None
+    try:
+        remove_drafts(folder, older_than=0.0)
+        yield
+    finally:
+        lock.release()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process holds the lock of a folder; False where that cannot be found out."""
+    if not (folder / ".lock").exists():
+        return False
+    lock = FileLock(folder / ".lock", thread_local=False, blocking=False, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    except OSError:
+        return False
+    lock.release()
+    return False
+
+
+# ----- nested state
+
+
+def write_state(path: Path, state: dict[str, Any], *, keep_previous: bool = False) -> None:
+    """Write nested dicts and lists of tensors and plain values to one file, atomically and with a digest of them.
+
+    With `keep_previous`, the file that is replaced stays as the one that `read_newest_state` falls back to."""
+    path, tensors = path.with_suffix(SUFFIX), dict[str, Tensor]()
+    metadata = {"format": FORMAT, "state": json.dumps(_without_tensors(state, "", tensors))}
+    metadata["tensors"] = _digest_of_tensors(tensors)
+    metadata["digest"] = _digest_of_metadata(metadata)
+    with atomic_write(path) as draft:
+        _save(tensors, metadata, draft)
+        if keep_previous and path.exists():
+            _copy(path, _previous(path))
+    remove_drafts(path.parent)
+
+
+def _save(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
+    """Write a safetensors file with the permissions that the umask allows; save_file lets nobody else read it.
+
+    A process killed in save_file leaves a temporary file, so it gets a draft folder."""
+    path.touch()
+    with draft_folder(path) as folder:
+        file = folder / "state"
+        try:
+            save_file(tensors, str(file), metadata=metadata)
+        except SafetensorError as error:  # a full disk, in this library's words
+            raise OSError(errno.EIO, str(error), str(path)) from None
+        file.chmod(stat.S_IMODE(path.stat().st_mode))
+        file.replace(path)
+
+
+def read_state(
+    path: Path, *, tensors: bool = True, damaged_as_none: bool = False, accept_unverified: bool = False
+) -> dict[str, Any] | None:
+    """The state in `path`, verified against its digest; None if there is no such file.
+
+    Raises DamagedFile, or returns None with `damaged_as_none`, if the file is not what was written. Raises
+    UnsupportedFile for files of other programs and of versions without digests, which `accept_unverified` allows.
+    Without `tensors`, only the header is read and verified, and tensors are None."""
+    path = path.with_suffix(SUFFIX)
+    try:
+        with path.open("rb"):
+            pass  # safe_open reports any failure to open a file as not found
+        with safe_open(str(path), framework="pt") as file:
+            found = {key: file.get_tensor(key) if tensors else None for key in file.keys()}  # noqa: SIM118 - not a dict
+            metadata = dict(file.metadata() or {})
+        _verify(metadata, found if tensors else None, accept_unverified)
+        state = _with_tensors(json.loads(metadata["state"]), found)
+        if not isinstance(state, dict):
+            raise TypeError("not a state")
+    except FileNotFoundError:
+        return None
+    except UnsupportedFile as error:
+        raise UnsupportedFile(f"{path} {error}") from None
+    except (DamagedFile, SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        if damaged_as_none:
+            return None
+        raise DamagedFile(f"{path} is damaged: its content is not what was written") from None
+    return state
+
+
+def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | None, accept_unverified: bool) -> None:
+    if not metadata.keys() & {"format", "digest"}:
+        if accept_unverified and "state" in metadata:
+            return
+        raise UnsupportedFile("was written by an older version of osscl or by another program")
+    digest = metadata.pop("digest")
+    if _digest_of_metadata(metadata) != digest:
+        raise DamagedFile
+    if metadata["format"] != FORMAT:
+        raise UnsupportedFile(
+            f"has the format {shown(metadata['format'])}, expected {FORMAT!r}: another version wrote it"
+        )
+    if tensors is not None and _digest_of_tensors(tensors) != metadata["tensors"]:
+        raise DamagedFile
+
+
+def _digest_of_metadata(metadata: Mapping[str, str]) -> str:
+    return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _digest_of_tensors(tensors: Mapping[str, Tensor | None]) -> str:
+    parts = []
+    for name, tensor in sorted(tensors.items()):
+        assert tensor is not None
+        described = json.dumps([name, str(tensor.dtype), list(tensor.shape)])
+        parts.append((described, tensor.reshape(-1).view(torch.uint8).numpy().data))
+    return digest_of(parts)
+
+
+def digest_of(parts: Iterable[tuple[str, memoryview]]) -> str:
+    """Digest of described blocks of bytes. Large ones are hashed in pieces on all cores: on one, the digests would take
+    some per cent of a short run on a fast GPU."""
+    digest = hashlib.blake2b(digest_size=16)
+    with ThreadPoolExecutor() as pool:
+        hashed = [
+            (
+                text,
+                pool.map(_piece, [data[i : i + PIECE] for i in range(0, len(data), PIECE)])
+                if len(data) > PIECE
+                else data,
+            )
+            for text, data in parts
+        ]
+        for text, pieces in hashed:
+            digest.update(text.encode())
+            for piece in [pieces] if isinstance(pieces, memoryview) else pieces:
+                digest.update(piece)
+    return digest.hexdigest()
+
+
+def _piece(data: memoryview) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def read_newest_state(path: Path) -> dict[str, Any] | None:
+    """The state in `path`, or, if that file is damaged, the one before it, see `write_state`. None if there is neither.
+
+    A damaged file is set aside with a warning."""
+    path = path.with_suffix(SUFFIX)
+    try:
+        return read_state(path)
+    except DamagedFile as error:
+        kept, previous = set_aside(path, "damaged"), _previous(path)
+        then = f"the previous {path.stem} is used" if previous.exists() else f"there is no earlier {path.stem}"
+        logging.getLogger("osscl").warning("osscl: %s; kept as %s, %s", error, kept.name, then)
+        with contextlib.suppress(FileNotFoundError):
+            previous.replace(path)
+        return read_newest_state(path)
+
+
+def read_cached_state(path: Path) -> dict[str, Any] | None:
+    """The state of a cache entry; None if it has to be computed again. An entry that cannot be used is deleted."""
+    with contextlib.suppress(OSError):
+        try:
+            return read_state(path)
+        except (DamagedFile, UnsupportedFile):
+            path.with_suffix(SUFFIX).unlink()
+    return None
+
+
+def remove_state(path: Path) -> None:
+    """Remove a state and the one kept before it."""
+    path = path.with_suffix(SUFFIX)
+    path.unlink(missing_ok=True)
+    _previous(path).unlink(missing_ok=True)
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-previous{path.suffix}")
+
+
+def _copy(path: Path, target: Path) -> None:
+    """Give a file a second name, or where the file system has no hard links, a copy."""
+    with atomic_write(target) as draft:
+        try:
+            draft.hardlink_to(path)
+        except OSError:
+            shutil.copyfile(path, draft)
+
+
 def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` with each tensor replaced by its name in `tensors`, which it is added to."""
     if isinstance(value, Tensor):
         name = f"{name}#{len(tensors)}" if name in tensors else name  # of {"a/b": ..., "a": {"b": ...}}
         tensors[name] = value.detach().cpu().clone(memory_format=torch.contiguous_format)  # no two may share memory
@@ -98,6 +331,7 @@ def _without_tensors(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _with_tensors(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
+    """The inverse of `_without_tensors`; raises LookupError, TypeError or AttributeError for any other value."""
     if isinstance(value, dict) and "tensor" in value:
         return tensors[value["tensor"]]
     if isinstance(value, dict):
@@ -105,3 +339,6 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
     if isinstance(value, list):
         return [_with_tensors(item, tensors) for item in value]
     return value
+
+
+aside = atomic_write  # former name, until all callers use the new one

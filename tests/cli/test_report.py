@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +27,7 @@ def refused(osscl):
 
 def test_the_report_of_the_recorded_runs_is_one_file(osscl, tmp_path):
     code, shown, problems = osscl("report", RESULTS)
-    assert (code, problems) == (0, "") and "written to report.html" in shown
+    assert (code, problems) == (0, "") and "Wrote report.html: " in shown
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
@@ -48,7 +47,7 @@ def test_what_cannot_be_reported_is_one_line(refused, tmp_path):
 
 def test_a_file_of_the_users_is_not_overwritten_unless_told_to(osscl, refused, tmp_path):
     (tmp_path / "mine.html").write_text("mine")
-    refused("report", RESULTS, "--out", "mine.html", words="nothing is overwritten")
+    refused("report", RESULTS, "--out", "mine.html", words="mine.html exists; choose another --out or add --force")
     assert (tmp_path / "mine.html").read_text() == "mine"
     assert osscl("report", RESULTS, "--out", "mine.html", "--force")[0] == 0
     assert (tmp_path / "mine.html").read_text() != "mine"
@@ -69,7 +68,7 @@ def test_a_record_that_does_not_fit_together_is_named(refused, tmp_path):
     kept = next((RESULTS / "h200").glob("*.json"))
     data = json.loads(kept.read_text())
     (tmp_path / "one.json").write_text(json.dumps({**data, "overall": data["overall"][1:]}))
-    problem = "one.json cannot be read as a record: accuracy, overall and steps are not those of"
+    problem = "one.json cannot be read as a record: accuracy, overall and steps must have"
     assert refused("report", "one.json", words=problem).count("\n") == 1
     (tmp_path / "empty").mkdir()
     assert f"skipped: {problem}" in refused("report", "one.json", "empty", words="no record of a finished run")
@@ -101,17 +100,32 @@ def test_the_help_says_which_table_is_printed(osscl):
     assert "latex: its headline table" in shown and "osscl table" in shown
 
 
-def test_without_plotly_the_report_says_what_it_needs(refused, monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    refused("report", RESULTS, words="pip install plotly")
+def test_a_watched_report_follows_the_records_and_ends_as_a_plain_page(osscl, monkeypatch, tmp_path):
+    (tmp_path / "runs").mkdir()
+    page, files, seen = tmp_path / "report.html", sorted((RESULTS / "demo").glob("*.json")), []
+
+    def pause(_):
+        seen.append(page.read_text().count('osscl-refresh" content') if page.exists() else None)
+        if len(seen) > 3:
+            raise KeyboardInterrupt
+        shutil.copy(files[len(seen)], tmp_path / "runs")
+
+    monkeypatch.setattr("osscl.cli.report.time.sleep", pause)
+    code, shown, _ = osscl("report", "runs", "--watch")
+    assert code == 0 and seen == [None, 1, 1, 1] and page.read_text().count('osscl-refresh" content') == 0
+    assert shown.startswith("Waiting for the first record") and shown.count("Wrote report.html") == 4
+
+
+def test_only_a_page_can_be_watched(refused):
+    refused("report", RESULTS, "--watch", "--format", "csv", words="--watch needs --format html")
 
 
 def test_the_demo_ends_with_its_report_and_spares_other_files(osscl, tmp_path):
     code, shown, _ = osscl("demo", "--smallest", "--out", "runs")
     page = tmp_path / "runs" / "report.html"
     assert code == 0 and "runs/report.html (open" in shown
-    assert page.stat().st_size < 6_000_000
-    assert "The paper&#x27;s tables and claims are left out: these runs are on the demo&#x27;s data" in page.read_text()
+    assert page.stat().st_size < 500_000
+    assert "The paper&#39;s tables and claims are left out: these runs are on the demo&#39;s data" in page.read_text()
     assert "data:image/png;base64," in page.read_text()  # digits and letters are always at hand
     page.write_text(page.read_text().replace("Digits among letters", "An older page"))
     assert osscl("demo", "--smallest", "--out", "runs")[0] == 0  # the runs are finished; the page is the demo's own

@@ -1,5 +1,6 @@
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from osscl.data import benchmarks
-from osscl.data.benchmarks import DATASETS, EMBEDDED, READERS, dataset, load_bank
-from osscl.data.cache import fingerprint
+from osscl.data import benchmarks, cache
+from osscl.data.benchmarks import DATASETS, EMBEDDED, READERS, Verified, dataset, load_bank, verify_dataset
 from osscl.data.images import Decoded
 from osscl.errors import DataError, SpecError
 
@@ -25,7 +25,7 @@ def rows(n: int, classes: int, seed: int) -> tuple[np.ndarray, list[int]]:
 
 
 def write_cifar10(data_dir: Path, protocol: int = 2, order: tuple[int, ...] = (1, 2, 3, 4, 5)) -> Path:
-    """Five batches of twelve images, laid into the files in `order`, and one of tests."""
+    """Five batches of twelve images, written to the files in `order`, and a test batch."""
     folder = data_dir / "cifar-10-batches-py"
     for file, seed in zip(range(1, 6), order, strict=True):
         data, labels = rows(12, 10, seed)
@@ -57,7 +57,7 @@ def test_every_data_set_has_a_consistent_spec_and_one_way_to_be_loaded():
         assert (name in EMBEDDED) != (name in READERS)
 
 
-def test_an_unknown_data_set_is_answered_with_the_nearest_name():
+def test_an_unknown_data_set_gets_a_suggestion():
     with pytest.raises(SpecError, match="did you mean 'cifar10'"):
         dataset("cifra10")
 
@@ -91,7 +91,7 @@ def test_batches_in_another_order_and_protocol_are_the_same_bank(tmp_path: Path)
     assert one.content == two.content
 
 
-def test_a_missing_data_set_says_what_was_looked_for_where_and_how_to_get_it(tmp_path: Path):
+def test_a_missing_data_set_says_what_is_missing_where_and_how_to_get_it(tmp_path: Path):
     with pytest.raises(DataError) as caught:
         load_bank("cifar100", tmp_path)
     for part in ("cifar-100-python", str(tmp_path), "osscl data fetch cifar100"):
@@ -114,6 +114,10 @@ def test_a_missing_batch_is_named(tmp_path: Path):
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10]}, "numbers from 0 to 9"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, "1"]}, "numbers from 0 to 9"),
         ({b"data": np.zeros((2, 3072), np.uint8)}, "numbers from 0 to 9"),
+        ({b"data": np.array(3, np.uint8), b"labels": [0]}, "rows of 3072 uint8, found uint8"),
+        ({b"data": np.zeros((1, 3072, 1), np.uint8), b"labels": [0]}, "rows of 3072 uint8, found uint8"),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, [1]]}, "numbers from 0 to 9"),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1 << 90]}, "numbers from 0 to 9"),
         ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, "found 1 for 2"),
         ({}, "found NoneType"),
     ],
@@ -125,7 +129,14 @@ def test_a_batch_of_the_wrong_form_is_named_with_what_was_expected(tmp_path: Pat
     assert "data_batch_2" in str(caught.value)
 
 
-def test_too_few_classes_are_noticed(tmp_path: Path):
+@pytest.mark.parametrize("names", [None, b"abc", [1] * 100, [b"\xff"] * 100, [None] * 100, [[b"a"]] * 100])
+def test_odd_class_names_are_refused(tmp_path: Path, names: Any):
+    dump(write_cifar100(tmp_path) / "meta", {b"fine_label_names": names})
+    with pytest.raises(DataError, match="meta: expected a list of names under 'fine_label_names'"):
+        load_bank("cifar100", tmp_path)
+
+
+def test_a_wrong_number_of_classes_is_noticed(tmp_path: Path):
     folder = write_cifar100(tmp_path)
     dump(folder / "meta", {b"fine_label_names": [b"only"] * 101})
     with pytest.raises(DataError, match="has 101 classes: expected 100"):
@@ -159,46 +170,47 @@ def test_a_changed_source_file_is_decoded_again(tmp_path: Path):
     assert load_bank("cifar10", tmp_path, tmp_path / "cache").content != before.content
 
 
-def test_links_that_lead_nowhere_or_back_are_passed_over(tmp_path: Path):
-    folder, other = tmp_path / "set", tmp_path / "other"
-    for place in (folder, other):
-        place.mkdir()
-        (place / "file").write_text("x")
-    plain = fingerprint(folder)
-    (folder / "lost").symlink_to(tmp_path / "nowhere")
-    (folder / "back").symlink_to(folder)
-    assert fingerprint(folder) == plain
-    (folder / "there").symlink_to(other)  # a part of a set may lie elsewhere
-    linked = fingerprint(folder)
-    (other / "file").write_text("xy")
-    assert len({plain, linked, fingerprint(folder)}) == 3
-
-
-def test_a_fingerprint_tells_names_sizes_and_times_apart(tmp_path: Path):
-    def prints(name: str, text: str, time: int) -> str:
-        folder = tmp_path / f"{name}-{text}-{time}" / "below"
-        folder.mkdir(parents=True)
-        (folder / name).write_text(text)
-        os.utime(folder / name, ns=(time, time))
-        return fingerprint(folder.parent)
-
-    first = prints("a", "x", 1)
-    assert len({first, prints("b", "x", 1), prints("a", "xy", 1), prints("a", "x", 2)}) == 4
-    assert prints("a", "y", 1) == first  # another content of one size and time is not seen
-
-
-@pytest.mark.parametrize("file", ["meta.json", "train_images.npy", "test_labels.npy"])
-def test_a_damaged_cache_is_made_again(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    "file", ["meta.json", "train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy"]
+)
+@pytest.mark.parametrize("damage", ["cut", "flip"])
+def test_a_damaged_cache_is_made_again(tmp_path: Path, file: str, damage: str, monkeypatch: pytest.MonkeyPatch):
     write_cifar10(tmp_path)
     first = load_bank("cifar10", tmp_path, tmp_path / "cache")
     (place,) = (tmp_path / "cache" / "decoded").iterdir()
-    (place / file).write_bytes((place / file).read_bytes()[:40])
-    assert load_bank("cifar10", tmp_path, tmp_path / "cache").content == first.content
-    monkeypatch.setitem(benchmarks.READERS, "cifar10", forbidden)
-    assert torch.equal(load_bank("cifar10", tmp_path, tmp_path / "cache").train.images, first.train.images)
+    whole = bytearray((place / file).read_bytes())
+    whole[-3] ^= 4
+    (place / file).write_bytes(whole if damage == "flip" else whole[:40])
+    for _ in range(2):
+        again = load_bank("cifar10", tmp_path, tmp_path / "cache")
+        assert (again.content, again.class_names) == (first.content, first.class_names)
+        assert torch.equal(again.train.images, first.train.images) and torch.equal(again.test.labels, first.test.labels)
+        monkeypatch.setitem(benchmarks.READERS, "cifar10", forbidden)
 
 
-def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path):
+def test_verify_reads_the_sources_whole_and_finds_a_changed_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = write_cifar10(tmp_path)
+    monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], content=None))
+    monkeypatch.setattr(cache, "_sample", lambda path, size: b"")  # none of the sampled bytes changes
+    content = load_bank("cifar10", tmp_path, tmp_path / "cache").content
+    assert verify_dataset("cifar10", tmp_path, tmp_path / "cache") == Verified("cifar10", content, None, content)
+    batch = folder / "data_batch_3"
+    times, whole = batch.stat().st_mtime_ns, bytearray(batch.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    batch.write_bytes(whole)
+    os.utime(batch, ns=(times, times))
+    found = verify_dataset("cifar10", tmp_path, tmp_path / "cache")
+    assert found.cached == content != found.content and "differs from its decoded copy" in str(found.problem)
+
+
+def test_verify_compares_with_the_official_content(tmp_path: Path):
+    write_cifar10(tmp_path)
+    found = verify_dataset("cifar10", tmp_path, tmp_path / "cache")
+    assert found.cached is None and "differs from the official data" in str(found.problem)
+    assert verify_dataset("digits", tmp_path, tmp_path / "cache").problem is None
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path):
     write_cifar10(tmp_path)
     (tmp_path / "file").write_text("a file where a folder should be")
     bank = load_bank("cifar10", tmp_path, tmp_path / "file" / "cache")
@@ -210,7 +222,7 @@ def test_two_loads_at_once_leave_one_whole_cache(tmp_path: Path, monkeypatch: py
     read = READERS["cifar10"]
 
     def overtaken(folder: Path) -> Decoded:
-        """While this load reads, another one starts and ends."""
+        """Another load starts and ends while this one reads."""
         monkeypatch.setitem(benchmarks.READERS, "cifar10", read)
         load_bank("cifar10", tmp_path, tmp_path / "cache")
         return read(folder)

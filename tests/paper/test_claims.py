@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE, PhaseReport, Schedule
-from osscl.paper.claims import CLAIMS, Claim, Finding, Needs, compare, findings, quantity_difference
+from osscl.paper.claims import CLAIMS, Claim, Finding, Needs, findings, quantity_difference, versus
 from osscl.paper.stand_in import cell_on_demo
 from osscl.paper.tables import ABLATION, cell_of
-from osscl.report.curves import auroc, gate_svg, gate_table, over_time
+from osscl.report.curves import gate_points, gate_svg, gate_table
 from osscl.report.formats import Number
 from osscl.report.paper_comparison import (
     claims_table,
@@ -170,7 +170,7 @@ def test_every_claim_of_the_paper_is_there():
     for comparison in (comparison for claim in against for comparison in claim.comparisons):
         assert comparison.worse.row == "only-supervised" and comparison.better.scenario.regime != "only_supervised"
     assert {comparison.better.scenario for comparison in HELPS.comparisons} == {ABLATION}
-    assert Claim("L_TD helps", (compare("T4", "all-losses/ursl", "without-td/ursl"),)) == HELPS
+    assert Claim("L_TD helps", (versus("T4", "all-losses/ursl", "without-td/ursl"),)) == HELPS
 
 
 def test_the_papers_own_numbers_support_its_claims():
@@ -265,7 +265,7 @@ def test_decided_claims_come_first_and_then_tried_ones():
 def test_the_gate_over_time_is_a_mean_over_seeds_by_classes_seen():
     cell = cell_of("F1", "9000-9000/ursl")
     records = [record(cell, 0, 30.0, gates=(0.5, 0.7)), record(cell, 1, 30.0, gates=(0.6, None))]
-    points = over_time(records, auroc)
+    points = gate_points(records, "auroc_related")
     assert [(point.classes, point.mean) for point in points] == [(1, pytest.approx(0.55)), (2, pytest.approx(0.7))]
     rows = gate_table("F1", (), records).rows
     assert [row[0] for row in rows] == [1, 2]
@@ -348,28 +348,27 @@ def test_a_run_that_was_repeated_for_its_time_decides_a_claim_about_minutes(type
 # ----- beside the paper on a page
 
 
-def test_a_page_shows_recorded_tables_figures_values_and_claims_and_names_what_is_missing():
+def test_a_page_shows_recorded_tables_values_and_claims_and_names_what_is_missing():
     shown = compare_with_paper([record(cell_of("F1", "9000-9000/ursl"), 0, 30.0)])  # a cell of T2, T4 and others too
-    titles = [table.title for table in shown.tables]
-    assert any(title.startswith("T4: ") for title in titles) and all("schedule paper" in title for title in titles)
-    assert not any(title.startswith(("T1:", "T3:", "T15:")) for title in titles)
-    assert [table.title[:3] for table in shown.values] == ["T7:", "T8:"] and shown.claims.title == "Claims"
+    assert list(shown.tables) == ["paper"]
+    titles = {table.title.partition(":")[0]: table for table in shown.tables["paper"]}
+    assert {"T2", "T4", "F1"} <= set(titles) and not {"T1", "T3", "T15"} & set(titles)
+    assert [(row[0], row[1].value) for row in titles["F1"].rows] == [(1, 0.5), (2, 0.7)]
+    assert "Schedule paper, seed 0, n=1." in titles["F1"].notes
+    assert [table.title[:3] for table in shown.values] == ["T7:", "T8:"]
+    assert shown.claims and shown.summary.startswith(f"{len(CLAIMS)} claims: ")
     assert shown.notes == ("Not recorded: T1, T3, T9, T14, T15, T17, F2.",)
-    (figure,) = shown.figures
-    assert figure.title.startswith("F1: ") and "schedule paper" in figure.title and "seed 0, n=1" in figure.caption
-    assert [trace["y"] for trace in figure.plots[0]["data"]] == [[0.5, 0.7], [0.25, 0.49]]
-    assert figure.plots[0]["data"][0]["x"] == [1, 2]  # classes seen
     nothing = compare_with_paper([])
-    assert (nothing.tables, nothing.figures, nothing.claims) == ([], [], None)
+    assert (nothing.tables, nothing.claims) == ({}, {})
 
 
 @pytest.mark.parametrize("how", TRIED, ids=trial_name)
 def test_a_page_of_trials_has_no_claims_and_says_why(how):
     tried = compare_with_paper(list(pairs(HELPS, [1.0] * 3, **how)))
-    assert tried.tables and tried.claims is None and not tried.values
+    assert tried.tables and not tried.claims and not tried.values
     assert "The paper's claims are left out: " in tried.notes[-1]
     real = compare_with_paper([*pairs(HELPS, [1.0] * 3), *pairs(HELPS, [-9.0] * 3, **how)])
-    assert real.claims.rows[0][1].kind == "holds" and " 1 hold, " in real.claims.notes[0]
+    assert real.claims["paper"].rows[0][1].kind == "holds" and " 1 hold, " in real.summary
 
 
 @pytest.mark.parametrize(

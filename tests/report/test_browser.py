@@ -1,6 +1,6 @@
-"""The report as a person sees it: a real browser, a desktop's and a phone's width, light and dark."""
+"""The report as a reader sees it: a real browser, at the width of a desktop and of a phone, light and dark."""
 
-import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,19 +8,18 @@ import pytest
 
 import chromium
 from osscl.data.benchmarks import load_bank
-from osscl.report.beside import beside_paper
-from osscl.report.chapters import chapters_of
 from osscl.report.page import build_page
-from osscl.runs.checkpoint import Options
+from osscl.report.paper_comparison import compare_with_paper
 from osscl.runs.record import read_records
-from osscl.runs.run import run
-from osscl.runs.spec import demo_specs
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium")
-DESKTOP, PHONE = 1280, 390
-WHOLE = 80_000  # pixels: so high that every figure is in sight
-PAGES = ("results", "setting", "demo")
-FIGURES = "[...document.querySelectorAll('.plot')].filter(plot => plot.checkVisibility())"
+RESULTS = Path(__file__).parents[2] / "results"
+DESKTOP, PHONE = (1280, 900), (390, 844)
+SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+PAGES = pytest.mark.parametrize("page", ["three", "results", "many", "demo"])
+CONCLUSION = "document.querySelector('.conclusion').textContent"
+BARS = "[...document.querySelectorAll('#final g > title')].map(title => title.textContent)"
+SHORT_CIFAR100 = "setting=cifar100-cifar10-p-0-05-m-500&schedule=short"
 
 
 @pytest.fixture(scope="module")
@@ -30,208 +29,292 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    """The page of all recorded runs, of those in one setting, and of a small demo with its pictures."""
+def pages(tmp_path_factory, kept):
+    """Pages of three records, of all recorded runs, of 400 runs, and of the demo's runs with their pictures."""
     folder = tmp_path_factory.mktemp("pages")
-    kept, _ = read_records(Path(__file__).parents[2] / "results" / "h200")
-    (folder / "results.html").write_text(build_page(kept, beside=beside_paper(kept)), encoding="utf-8")
-    longest = max(chapters_of(kept), key=lambda chapter: len(chapter.entries))
-    (folder / "setting.html").write_text(build_page([entry.first for entry in longest.entries]), encoding="utf-8")
-    options = Options(out=folder / "runs", device="cpu", share_references=False)
-    records = [run(spec, options) for spec in demo_specs(0, smallest=True).values()]
-    records += [replace(r, id=f"{r.id}-1", spec=replace(r.spec, seed=1)) for r in records]
+    results, _ = read_records(RESULTS / "h200")
+    many = [at_seed(record, seed) for seed in range(10) for record in results][:400]
+    demo, _ = read_records(RESULTS / "demo")
     banks = {name: load_bank(name, folder) for name in ("digits", "letters")}
-    (folder / "demo.html").write_text(build_page(records, banks), encoding="utf-8")
-    return {name: folder / f"{name}.html" for name in PAGES}
+    made = {
+        "three": build_page(kept, paper=compare_with_paper(kept)),
+        "results": build_page(results, paper=compare_with_paper(results)),
+        "many": build_page(many, paper=compare_with_paper(many)),
+        "demo": build_page(demo, banks, paper=compare_with_paper(demo), title="Digits among letters"),
+    }
+    for name, page in made.items():
+        (folder / f"{name}.html").write_text(page, encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in made}
 
 
-@pytest.mark.parametrize(("page", "width", "dark"), [*itertools.product(PAGES, [DESKTOP, PHONE], [False, True])])
-def test_every_figure_is_drawn_without_an_error(browser, pages, page, width, dark):
-    browser.open(pages[page], width, height=WHOLE, dark=dark)
-    drawn = browser.evaluate(
-        f"{FIGURES}.map(plot => ({{name: plot.closest('figure').querySelector('.title').textContent,"
-        " width: plot.querySelector('svg.main-svg')?.getBoundingClientRect().width ?? 0, room: plot.clientWidth,"
-        " marks: plot.querySelectorAll('.trace path, .heatmaplayer image, .bars path').length}))"
+def at_seed(record, seed):
+    """The same run at another seed, a little better."""
+    spec = replace(record.spec, seed=record.spec.seed + seed)
+    by = 0.3 * seed * (1 if "plus" in record.configuration else -0.5)
+    overall = tuple(min(100.0, value + by) for value in record.overall)
+    return replace(record, id=spec.id, spec=spec, overall=overall, final=overall[-1])
+
+
+def open_details(browser):
+    browser.evaluate("document.querySelectorAll('details').forEach(box => box.open = true)")
+    browser.settle()
+    browser.evaluate("document.querySelectorAll('details').forEach(box => box.open = true)")
+    browser.settle()
+
+
+def choose(browser, select, place):
+    browser.evaluate(
+        f"(s => {{ s.selectedIndex = {place}; s.dispatchEvent(new Event('change')); }})"
+        f"(document.getElementById('{select}'))"
     )
-    assert len(drawn) >= 8
-    for figure in drawn:
-        assert figure["marks"] > 0, f"{figure['name']} is empty"
-        assert figure["width"] == pytest.approx(figure["room"], abs=1), figure["name"]
+    browser.settle()
+
+
+def pin(browser, *names):
+    for name in names:
+        browser.evaluate(
+            f"[...document.querySelectorAll('.pins button')].find(b => b.textContent === '{name}').click()"
+        )
+    browser.settle()
+
+
+def press(browser, key, code):
+    for kind in ("keyDown", "keyUp"):
+        browser.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+
+# ----- the first screen
+
+
+@SIZES
+@PAGES
+def test_the_first_screen_has_the_conclusion_and_the_figure(browser, pages, page, size):
+    browser.open(pages[page], *size)
+    assert re.match(r"On .+ ends at \d+\.\d", browser.evaluate(CONCLUSION))
+    assert browser.evaluate("document.querySelector('.conclusion').getBoundingClientRect().bottom < innerHeight")
+    drawn = browser.evaluate("document.querySelectorAll('#final svg g').length")
+    in_sight = browser.evaluate(
+        "[...document.querySelectorAll('#final svg g')]"
+        ".filter(g => g.getBoundingClientRect().bottom <= innerHeight).length"
+    )
+    assert drawn >= in_sight >= min(drawn, 6) > 0
     assert browser.errors == []
 
 
-@pytest.mark.parametrize("width", [DESKTOP, PHONE])
-@pytest.mark.parametrize("page", PAGES)
-def test_nothing_sticks_out_sideways(browser, pages, page, width):
-    browser.open(pages[page], width, height=WHOLE)
-    browser.evaluate("document.querySelectorAll('details').forEach(box => box.open = true)")
-    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+def test_selectors_change_conclusion_and_figure(browser, pages):
+    browser.open(pages["results"], *DESKTOP)
+    before = browser.evaluate(CONCLUSION), browser.evaluate(BARS)
+    assert (
+        "the paper reports" in before[0] and browser.evaluate("document.querySelectorAll('#final .paper').length") > 3
+    )
+    choose(browser, "schedule", 1)
+    after = browser.evaluate(CONCLUSION), browser.evaluate(BARS)
+    assert "under the short schedule" in after[0] and after[1] != before[1]
+    assert browser.evaluate("document.querySelectorAll('.paper').length") == 0  # another schedule than the paper's
+    assert browser.evaluate(
+        "[...document.querySelectorAll('[data-schedule]')].filter(d => !d.hidden).map(d => d.dataset.schedule)"
+    ) == ["short", "short"]  # tables and claims
+    choose(browser, "setting", 0)
+    assert browser.evaluate(CONCLUSION).startswith("On CIFAR-10 among CIFAR-100")
+    assert browser.errors == []
+
+
+# ----- every section
+
+
+@SIZES
+@PAGES
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_everything_is_drawn_without_an_error_and_nothing_sticks_out(browser, pages, page, size, dark):
+    browser.open(pages[page], *size, dark=dark)
+    open_details(browser)
+    empty = (
+        "[...document.querySelectorAll('.drawn')].filter(box => !box.textContent.trim()"
+        " && !box.matches('#compare, #paper *')).map(box => box.parentNode.id)"
+    )
+    assert browser.evaluate(empty) == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= size[0]
     wide = browser.evaluate(
         "[...document.querySelectorAll('main *')].filter(e => e.checkVisibility()"
-        " && !e.closest('.scroll, pre, svg, nav')"
-        " && e.getBoundingClientRect().left >= 0 && e.getBoundingClientRect().right > innerWidth + 1)"
-        ".map(e => e.outerHTML.slice(0, 80))"
+        " && !e.closest('.scroll, pre, svg, .unseen-words')"
+        " && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 80))"
     )
-    assert wide == []
+    assert wide == [] and browser.errors == []
 
 
-@pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_tables_and_claims_beside_the_paper_are_read_without_scrolling(browser, pages, width):
-    browser.open(pages["results"], width)
-    browser.evaluate("document.querySelectorAll('#paper details, #claims details').forEach(box => box.open = true)")
-    tables = "[...document.querySelectorAll(':is(#paper, #claims) .scroll:has(.cards)')]"
-    assert browser.evaluate(f"{tables}.length") > 10
-    wide = f"{tables}.filter(box => box.scrollWidth > box.clientWidth + 1).map(box => box.getAttribute('aria-label'))"
-    assert browser.evaluate(wide) == []
-    hidden = (
-        "[...document.querySelectorAll(':is(#paper, #claims) td:is([data-label=verdict], [data-label^=paper])')]"
-        ".filter(cell => cell.getBoundingClientRect().right > innerWidth || !cell.getBoundingClientRect().width)"
+@SIZES
+def test_no_label_of_a_figure_is_cut_off(browser, pages, size):
+    for view in ("result", f"result?{SHORT_CIFAR100}"):
+        browser.open(pages["results"], *size, view=view)
+        open_details(browser)
+        cut = browser.evaluate(
+            "[...document.querySelectorAll('figure svg, .small svg')]"
+            ".flatMap(svg => { const room = svg.getBoundingClientRect();"
+            " return [...svg.querySelectorAll('text')].filter(text => { const box = text.getBoundingClientRect();"
+            " return box.left < room.left - 1 || box.right > room.right + 1"
+            " || box.bottom > room.bottom + 2 || box.top < room.top - 1; })"
+            ".map(text => text.textContent); })"
+        )
+        assert cut == []
+
+
+@PAGES
+def test_a_phone_shows_the_story_within_six_screens(browser, pages, page):
+    browser.open(pages[page], *PHONE)
+    assert browser.evaluate("document.getElementById('details').getBoundingClientRect().top") <= 6 * PHONE[1]
+
+
+def test_every_drawing_has_a_label_and_its_numbers_in_a_table(browser, pages):
+    browser.open(pages["results"], *DESKTOP)
+    open_details(browser)
+    assert browser.evaluate("document.querySelectorAll('figure').length") >= 7
+    assert browser.evaluate(
+        "[...document.querySelectorAll('figure')].every(f => f.firstChild.getAttribute('aria-label')"
+        " && f.querySelector('details table tbody tr'))"
     )
-    assert browser.evaluate(f"{hidden}.length") == 0
+    assert browser.evaluate("[...document.querySelectorAll('.small svg')].every(svg => svg.getAttribute('aria-label'))")
 
 
-@pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_no_label_of_a_figure_is_cut_off(browser, pages, width):
-    browser.open(pages["setting"], width, height=WHOLE)
-    cut = browser.evaluate(
-        f"{FIGURES}.flatMap(plot => {{ const room = plot.getBoundingClientRect();"
-        " return [...plot.querySelectorAll('.xtick text, .ytick text, .annotation-text, .xtitle, .ytitle')]"
-        ".filter(text => { const box = text.getBoundingClientRect(); return box.left < room.left - 1"
-        " || box.right > room.right + 1 || box.bottom > room.bottom + 1 || box.top < room.top - 1; })"
-        ".map(text => text.textContent + ' in ' + plot.closest('figure').querySelector('.title').textContent); })"
+def test_titles_are_unique(browser, pages):
+    browser.open(pages["results"], *DESKTOP)
+    open_details(browser)
+    titles = browser.evaluate("[...document.querySelectorAll('h2, h3')].map(h => h.textContent.trim())")
+    assert len(titles) == len(set(titles)) > 20
+
+
+def test_the_slider_moves_scores_and_pictures_through_the_steps(browser, pages):
+    browser.open(pages["demo"], *DESKTOP, view="scores?open=scores,pictures")
+    pictures = "document.querySelector('#pictures .tiles').innerHTML"
+    threshold = "document.querySelector('#scores svg:has(.threshold)').textContent"
+    before = browser.evaluate(threshold), browser.evaluate(pictures)
+    assert "background-image" in before[1]
+    browser.evaluate(
+        "(s => { s.value = 1; s.dispatchEvent(new Event('input')); })(document.querySelector('#scores input'))"
     )
-    assert cut == []
+    browser.settle()
+    after = browser.evaluate(threshold), browser.evaluate(pictures)
+    assert after[0] != before[0] and after[1] != before[1]
+    assert browser.evaluate("document.querySelector('#pictures output').textContent") == "Step 1 of 5"
+    assert "step=1" in browser.evaluate("location.hash")
+
+
+def test_without_the_data_the_page_says_how_to_see_the_pictures(browser, pages):
+    browser.open(pages["results"], *DESKTOP, view="pictures")
+    assert "--data DIR" in browser.evaluate("document.getElementById('pictures').textContent")
+
+
+def test_an_ablation_is_a_difference_from_the_full_method_with_its_interval(browser, pages):
+    browser.open(pages["many"], *DESKTOP, view=f"ablations?{SHORT_CIFAR100}")
+    cells = browser.evaluate(
+        "[...document.querySelectorAll('#ablations tbody tr:first-child > *')].map(cell => cell.textContent)"
+    )
+    assert re.fullmatch(r"[+−]\d+\.\d", cells[3]) and re.fullmatch(r"[+−]\d+\.\d to [+−]\d+\.\d|—", cells[4])
+    assert int(cells[5]) >= 9 and browser.evaluate("document.querySelectorAll('#ablations circle').length") >= 8
+
+
+# ----- pins and addresses
+
+
+def test_pinned_rows_are_compared_by_seed(browser, pages):
+    browser.open(pages["demo"], *DESKTOP)
+    assert browser.evaluate("document.querySelectorAll('#compare table').length") == 0
+    pin(browser, "ursl-plus", "labels-only")
+    cells = browser.evaluate("[...document.querySelectorAll('#compare tbody tr > *')].map(cell => cell.textContent)")
+    runs, _ = read_records(RESULTS / "demo")
+    finals = {
+        name: {r.spec.seed: r.final for r in runs if r.configuration == name} for name in ("ursl-plus", "labels-only")
+    }
+    gaps = [finals["ursl-plus"][seed] - finals["labels-only"][seed] for seed in range(6)]
+    assert cells[0] == "ursl-plus − labels-only" and cells[3] == "6"
+    assert cells[1].startswith(f"{sum(gaps) / 6:+.1f} ± ") and cells[4].startswith(
+        f"0: {gaps[0]:+.1f}, 1: {gaps[1]:+.1f}"
+    )
+    coloured = "[...document.querySelectorAll('#steps text[style]')].map(text => text.textContent).sort()"
+    assert browser.evaluate(coloured) == ["labels-only", "ursl-plus"]
+    pin(browser, "labels-only")  # again: unpinned
+    assert browser.evaluate("document.querySelectorAll('#compare table').length") == 0
+    assert browser.errors == []
+
+
+def test_a_link_restores_the_view(browser, pages):
+    browser.open(pages["results"], *DESKTOP)
+    choose(browser, "schedule", 1)
+    pin(browser, "ursl", "co2l")
+    browser.evaluate("document.getElementById('confusion').open = true")
+    browser.wait("location.hash.includes('open=confusion')")
+    seen = [browser.evaluate(words) for words in (CONCLUSION, BARS, "document.getElementById('compare').textContent")]
+    view = browser.evaluate("document.querySelector('#confusion .link').hash").removeprefix("#")
+    browser.open(pages["results"], *DESKTOP, view=view)
+    assert [
+        browser.evaluate(words) for words in (CONCLUSION, BARS, "document.getElementById('compare').textContent")
+    ] == seen
+    assert browser.evaluate("document.getElementById('confusion').open")
+    assert browser.evaluate(
+        "Math.abs(document.getElementById('confusion').getBoundingClientRect().top) < innerHeight / 2"
+    )
+
+
+def test_every_section_has_a_link_that_leads_there(browser, pages):
+    browser.open(pages["results"], *DESKTOP)
+    links = browser.evaluate("[...document.querySelectorAll('nav a')].map(link => link.dataset.to)")
+    assert links == browser.evaluate(
+        "[...document.querySelectorAll('main > section, .pair > section, .part')].map(part => part.id)"
+    )
+    for link in links:
+        browser.evaluate(f"document.querySelector('nav a[data-to={link}]').click()")
+        assert browser.evaluate(f"document.getElementById('{link}').getBoundingClientRect().top < innerHeight")
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize(
+    "view", ["nowhere?setting=x&schedule=y&pins=z,,&step=99&open=nothing", "?", "%ff", "gate?step=-1"]
+)
+def test_an_address_that_means_nothing_opens_the_page_as_usual(browser, pages, view):
+    browser.open(pages["results"], *DESKTOP, view=view)
+    assert browser.evaluate(CONCLUSION).startswith("On ") and browser.errors == []
+
+
+# ----- colours, keyboard
 
 
 def test_the_page_follows_the_system_and_the_button(browser, pages):
     ground = "getComputedStyle(document.body).backgroundColor"
-    ink = "getComputedStyle(document.querySelector('.plot .xtick text')).fill"
-    browser.open(pages["demo"], DESKTOP, height=3000)
+    browser.open(pages["demo"], *DESKTOP)
     browser.evaluate("localStorage.clear()")
-    light = browser.evaluate(ground), browser.evaluate(ink)
+    light = browser.evaluate(ground)
     browser.evaluate("document.getElementById('theme').click()")
-    browser.settle()
-    dark = browser.evaluate(ground), browser.evaluate(ink)
-    assert light[0] != dark[0] and light[1] != dark[1]
+    dark = browser.evaluate(ground)
     browser.evaluate("localStorage.clear()")
-    browser.open(pages["demo"], DESKTOP, height=3000, dark=True)
-    assert (browser.evaluate(ground), browser.evaluate(ink)) == dark
-    assert browser.errors == []
+    browser.open(pages["demo"], *DESKTOP, dark=True)
+    assert light != dark == browser.evaluate(ground)
 
 
-def test_choosing_a_method_shows_its_figures(browser, pages):
-    browser.open(pages["setting"], DESKTOP, height=WHOLE)
-    shown = "[...document.querySelectorAll('.panel')].filter(p => p.checkVisibility()).map(p => p.id)"
-    before = browser.evaluate(shown)
-    chooser = "[...document.querySelectorAll('select')].find(s => s.options.length > 1)"
-    first, second = browser.evaluate(f"[...{chooser}.options].slice(0, 2).map(o => o.value)")
-    browser.evaluate(f"(s => {{ s.selectedIndex = 1; s.dispatchEvent(new Event('change')); }})({chooser})")
-    browser.settle()
-    after = browser.evaluate(shown)
-    assert first in before and second not in before and second in after and first not in after
-    assert browser.evaluate(f"document.querySelectorAll('#{second} .plot svg.main-svg').length") > 0
-    assert browser.errors == []
-
-
-def test_a_page_of_many_settings_is_folded_and_opens(browser, pages):
-    """All recorded runs once made a page of 59,000 pixels, of which nobody saw the end."""
-    browser.open(pages["results"], DESKTOP, height=1000)
-    height = "document.documentElement.scrollHeight"
-    folded = browser.evaluate(height)
-    assert browser.evaluate("[...document.querySelectorAll('.panel')].filter(p => p.checkVisibility()).length") == 0
-    inside = "document.querySelector('#setting-2 .inside')"
-    assert browser.evaluate(f"{inside}.querySelectorAll('.plot svg.main-svg').length") == 0
-    browser.evaluate(f"{inside}.querySelector('summary').click(), {inside}.scrollIntoView(), 0")
-    browser.wait(f"{inside}.querySelectorAll('.plot svg.main-svg').length > 0")
-    browser.evaluate("document.querySelectorAll('details').forEach(box => box.open = true)")
-    assert browser.evaluate(height) > 2 * folded
-    assert browser.errors == []
-
-
-def test_the_slider_moves_through_the_steps(browser, pages):
-    browser.open(pages["setting"], DESKTOP, height=WHOLE)
-    slider = "document.querySelector('.panel:not([hidden]) .slider input[aria-label^=Scores]')"
-    threshold = f"{slider}.closest('figure').querySelector('.annotation-text').textContent"
-    last = browser.evaluate(threshold)
-    browser.evaluate(f"(s => {{ s.value = 0; s.dispatchEvent(new Event('input')); }})({slider})")
-    assert browser.evaluate(threshold) != last
-    assert browser.evaluate(f"{slider}.closest('.slider').querySelector('output').value") == "step 1 of 10"
-
-
-def test_a_legend_hides_its_lines(browser, pages):
-    browser.open(pages["demo"], DESKTOP, height=WHOLE)
-    lines = "document.querySelector('section.legend-scope .two .plot').querySelectorAll('.scatterlayer .trace').length"
-    before = browser.evaluate(lines)
-    browser.evaluate("document.querySelector('section.legend-scope > .legend button').click()")
-    browser.settle()
-    assert 0 < browser.evaluate(lines) < before
-
-
-def test_the_keyboard_reaches_everything_in_order(browser, pages):
-    browser.open(pages["demo"], DESKTOP, height=3000)
+def test_the_keyboard_reaches_controls_in_order_and_shows_where_it_is(browser, pages):
+    browser.open(pages["demo"], *DESKTOP)
     reached = []
-    for _ in range(14):
-        for kind in ("keyDown", "keyUp"):
-            browser.ask("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
-        reached.append(browser.evaluate("document.activeElement.className + ' ' + document.activeElement.id + ' ' "
-                                        "+ document.activeElement.tagName"))  # fmt: skip
-    assert reached[0].startswith("skip") and "theme BUTTON" in reached[1]
-    assert any(one.startswith("scroll") for one in reached) and any("SUMMARY" in one for one in reached)
-    outline = "getComputedStyle(document.activeElement).outlineStyle"
-    assert browser.evaluate(outline) != "none"
+    for _ in range(40):
+        press(browser, "Tab", 9)
+        reached.append(
+            browser.evaluate(
+                "(e => e.id || e.className || e.dataset.pin || e.dataset.to || e.tagName)(document.activeElement)"
+            )
+        )
+        assert browser.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+    assert reached[:4] == ["skip", "theme", "setting", "schedule"]
+    assert reached.index("ursl-plus") > reached.index("runs") > 4  # navigation, then the pins
 
 
-@pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_every_section_is_a_link_in_sight_and_settings_are_a_menu(browser, pages, width):
-    """Fifteen settings once made a strip of 4772 pixels, with what comes after them far out of sight."""
-    browser.open(pages["results"], width, height=500)  # less than the list has on a phone
-    inside = "(box => box.left >= 0 && box.right <= innerWidth && box.width > 0)(link.getBoundingClientRect())"
-    links = f"[...document.querySelectorAll('nav.top > a')].filter(link => {inside}).map(link => link.hash)"
-    assert browser.evaluate(links) == ["#headline", "#method", "#paper", "#claims", "#runs"]
-    settings = "document.querySelectorAll('main > section[id^=setting]').length"
-    listed = f"[...document.querySelectorAll('.menu a')].filter(link => link.checkVisibility() && {inside}).length"
-    assert browser.evaluate(listed) == 0
-    browser.evaluate("document.querySelector('.menu summary').focus()")
-    press(browser, "Enter", 13)
-    assert browser.evaluate(listed) == browser.evaluate(settings) > 10
-    press(browser, "Escape", 27)
-    assert browser.evaluate(listed) == 0 and browser.evaluate("document.activeElement.tagName") == "SUMMARY"
-    press(browser, "Enter", 13)
-    browser.evaluate("document.querySelector('.menu li:last-child a').click()")
-    assert browser.evaluate(listed) == 0 and browser.evaluate("location.hash").startswith("#setting-")
-    assert browser.evaluate("[...document.querySelectorAll('nav.top a')].every(a => document.querySelector(a.hash))")
-    assert browser.errors == []
-
-
-def test_few_settings_are_links_of_their_own(browser, pages):
-    browser.open(pages["demo"], PHONE)
-    links = browser.evaluate("[...document.querySelectorAll('nav.top > a')].map(link => link.hash)")
-    assert links == ["#headline", "#method", "#runs", "#setting-1"]
-    assert browser.evaluate("document.querySelector('.menu')") is None
-
-
-def press(browser, key, code):
-    text = {"text": "\r"} if key == "Enter" else {}
-    browser.ask("Input.dispatchKeyEvent", type="keyDown", key=key, code=key, windowsVirtualKeyCode=code, **text)
-    browser.ask("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
-
-
-def test_every_figure_has_words_and_a_table(browser, pages):
-    browser.open(pages["results"], DESKTOP, height=WHOLE)
-    assert browser.evaluate(
-        "[...document.querySelectorAll('figure')].every(f => f.querySelector('.plot').getAttribute('aria-label')"
-        " && f.querySelector('details table tbody tr'))"
+def test_a_watched_page_keeps_its_view_when_it_reloads(browser, pages, tmp_path):
+    page = (
+        pages["demo"]
+        .read_text(encoding="utf-8")
+        .replace("</title>", '</title><meta name="osscl-refresh" content="1">', 1)
     )
-    assert browser.evaluate("document.querySelector('svg.drawing').getAttribute('aria-label').length") > 100
-
-
-def test_pictures_are_shown_where_the_data_is_at_hand(browser, pages):
-    browser.open(pages["demo"], DESKTOP, height=WHOLE)
-    pictures = (
-        "[...document.querySelectorAll('.tile[role=img]')].filter(t => getComputedStyle(t).backgroundImage != 'none')"
+    (tmp_path / "watched.html").write_text(page, encoding="utf-8")
+    browser.open(tmp_path / "watched.html", *DESKTOP)
+    pin(browser, "labels-only")
+    browser.evaluate("window.before = true")
+    browser.wait(
+        "window.before === undefined && document.readyState === 'complete' && !!document.querySelector('.pins button')"
     )
-    assert browser.evaluate(f"{pictures}.length") >= 16
-    browser.open(pages["results"], DESKTOP, height=WHOLE)
-    assert browser.evaluate(f"{pictures}.length") == 0
-    assert browser.evaluate("document.querySelectorAll('.strip').length") == 0
-    assert "--data DIR" in browser.evaluate("document.querySelector('.panel > .note').textContent")
+    assert browser.evaluate("document.querySelector('[data-pin=labels-only]').getAttribute('aria-pressed')") == "true"

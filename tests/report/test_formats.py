@@ -148,3 +148,9 @@ def test_a_terminal_shows_title_rows_and_notes_within_its_width(width):
     console.print(to_rich(TABLE, width))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width and lines[0] == "T̂ & <U_t>" and lines[-1] == "Another one."
+
+
+def test_a_table_can_be_scrolled_by_keyboard_and_shows_the_papers_symbols():
+    page = to_html(ResultTable("T & U", (Column("set"),), [("τ_id, SL_t−1, learner_batch",)]))
+    assert 'tabindex="0" role="region" aria-label="T &amp; U"' in page
+    assert "<i>τ</i><sub>id</sub>, <i>SL</i><sub>t−1</sub>, learner_batch" in page

@@ -236,7 +236,7 @@ def test_our_own_bug_on_ray_keeps_its_traceback(cluster, here):
 
 
 def test_a_run_that_is_locked_by_another_process_is_left_alone(cluster, here):
-    with occupied(here / "ray" / BASE.id), pytest.raises(UserError, match="another process is at work"):
+    with occupied(here / "ray" / BASE.id), pytest.raises(UserError, match="is locked by another process"):
         list(run_specs([BASE], Options(out=here / "ray"), Engine("ray")))
     assert not (here / "ray" / BASE.id / f"{BASE.id}.json").exists()
 

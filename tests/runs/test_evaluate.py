@@ -9,7 +9,7 @@ from PIL import Image
 
 from osscl.data.folders import read_images
 from osscl.errors import DataError, SpecError
-from osscl.methods import CONFIGURATIONS, METHODS
+from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import SMOKE, GateReport
 from osscl.methods.gem import Gem, GemConfig
 from osscl.runs.evaluate import judge_gate
@@ -88,11 +88,11 @@ def test_the_central_square_is_averaged(tmp_path):
     assert set(read_images([saved(tmp_path / "wide.png", wide)], COLOUR).unique().tolist()) == {100}
 
 
-def test_a_file_where_a_run_folder_is_wanted_is_told(tmp_path):
+def test_a_file_in_place_of_a_run_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "run" / "model.safetensors").mkdir(parents=True)
     for place in ("file", "run"):
-        with pytest.raises(DataError, match="a finished run's folder is wanted"):
+        with pytest.raises(DataError, match="expected the folder of a finished run"):
             load(tmp_path / place)
 
 
@@ -103,16 +103,11 @@ class Mine(Gem):
     pass
 
 
-class Below(GemConfig):
-    pass
-
-
 def test_a_method_of_ones_own_does_not_take_a_config_of_the_packages():
     spec = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
-    assert class_of(spec, None) is class_of(spec, Gem) is METHODS[GemConfig]
-    for config in (spec.method, Below()):
-        with pytest.raises(SpecError, match="one of its own"):
-            class_of(replace(spec, method=config), Mine)
+    assert class_of(spec, None) is class_of(spec, Gem) is Gem
+    with pytest.raises(SpecError, match="give your class its own"):
+        class_of(spec, Mine)
 
 
 def test_a_class_of_ones_own_is_not_named_like_a_method_of_the_packages():

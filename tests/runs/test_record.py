@@ -8,7 +8,7 @@ import pytest
 
 from osscl.data.benchmarks import load_bank
 from osscl.errors import SpecError
-from osscl.report.naming import method_name
+from osscl.report.naming import method_label
 from osscl.report.tables import markdown
 from osscl.runs.record import read_record, record_to_plain
 from osscl.runs.spec import spec_from_plain
@@ -56,7 +56,7 @@ def test_a_run_of_a_users_method_is_shown_and_compared_like_any_other(tmp_path):
     path.write_text(json.dumps(plain_record))
     read = read_record(path)
     assert read.spec.type == "replay" and record_to_plain(read)["spec"] == plain_record["spec"]
-    assert re.fullmatch("replay [0-9a-f]{6}", method_name(read))
+    assert re.fullmatch("replay [0-9a-f]{6}", method_label(read))
     assert "replay" in markdown([read, record])
     with pytest.raises(SpecError, match="unknown method type 'replay'"):
         spec_from_plain(plain_record["spec"])

@@ -1,4 +1,7 @@
+import contextlib
 import json
+import os
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,7 +16,7 @@ from osscl.stream.step import Stream
 
 
 def bank(name: str, first: int, classes: int, per_class: int) -> ImageBank:
-    """Every image is one of its kind: pixel 0 is the set, pixel 1 the row, pixel 2 the split."""
+    """Every image is unique: pixel 0 is the set, pixel 1 the row, pixel 2 the split."""
     parts = []
     for split in (0, 1):
         labels = torch.arange(classes).repeat(per_class)
@@ -23,6 +26,7 @@ def bank(name: str, first: int, classes: int, per_class: int) -> ImageBank:
     return ImageBank(name, *parts, tuple(map(str, range(classes))), f"{name}-content")
 
 
+CASES = int(os.environ.get("OSSCL_FUZZ_CASES", "100"))
 BANKS = {"home": bank("home", 0, 4, 20), "away": bank("away", 1, 2, 15), "far": bank("far", 2, 2, 15)}
 SPEC = ScenarioSpec(
     "home", ("away", "far"), labeled_fraction=0.2, memory=4, classes_per_step=(2, 2), related=20, unrelated=10,
@@ -35,11 +39,11 @@ def stream(seed: int = 0, **changes) -> Stream:
 
 
 def manifest(seed: int = 0, **changes) -> dict:
-    """As it comes back from a file."""
+    """As read from a file."""
     return json.loads(json.dumps(to_manifest(stream(seed, **changes))))
 
 
-def test_a_stream_comes_back_from_its_file_step_by_step(tmp_path):
+def test_a_stream_is_read_as_it_was_written(tmp_path):
     made = stream()
     path = tmp_path / "stream.json"
     path.write_text(json.dumps(to_manifest(made)))
@@ -56,20 +60,16 @@ def test_a_stream_comes_back_from_its_file_step_by_step(tmp_path):
         assert torch.equal(made.evaluation(t).images, again.evaluation(t).images)
         assert made.steps[t].asked == again.steps[t].asked
     assert torch.equal(made.whole_pool(), again.whole_pool())
+    assert json.loads(json.dumps(to_manifest(again))) == manifest()
 
 
-def test_a_manifest_of_a_manifest_is_the_same():
-    assert json.loads(json.dumps(to_manifest(from_manifest(manifest(), BANKS)))) == manifest()
-
-
-def test_a_step_without_unlabelled_rows_comes_back():
-    made = manifest(regime="before", before_first="skip", unrelated=0)
-    again = from_manifest(made, BANKS)
+def test_a_step_without_unlabelled_rows_is_kept():
+    again = from_manifest(manifest(regime="before", before_first="skip", unrelated=0), BANKS)
     assert again.step(0).unlabeled.shape == (0, 1, 8, 8)
     assert len(again.step(1).unlabeled) == 20
 
 
-def test_rows_edited_by_hand_are_shown():
+def test_rows_edited_by_hand_are_used():
     edited = manifest()
     own = edited["pool"][0]
     edited["steps"][0]["unlabeled"] = [3, own]
@@ -78,158 +78,137 @@ def test_rows_edited_by_hand_are_shown():
     assert step.unlabeled[:, 0, 0, :2].tolist() == [[2, 3], [0, own]]
 
 
-def test_rows_stay_apart():
-    """What a file may not do: train on what it holds out, label what it pools, show a row twice."""
-    assert manifest()["validation"]
-    for change, words in (
-        (lambda one: one["held_out"].append(one["pool"][0]), "trains on rows that it holds out"),
-        (lambda one: one["pool"].append(one["steps"][0]["labeled"][0]), "labels a row twice, or pools it too"),
-        (lambda one: one["steps"][0]["labeled"].append(one["steps"][0]["labeled"][0]), "labels a row twice"),
-        (lambda one: one.update(validation=False), "is not as its scenario says"),
-    ):
-        broken = manifest()
-        change(broken)
-        with pytest.raises(DataError, match=words):
-            from_manifest(broken, BANKS)
-    broken = manifest()
-    for key in ("unlabeled", "sources"):
-        broken["steps"][1][key].append(broken["steps"][1][key][0])
-    with pytest.raises(DataError, match="step 2 of the stream is damaged: a row comes twice"):
-        from_manifest(broken, BANKS)
-
-
-def test_other_data_is_refused_by_its_hash():
+def test_other_data_is_refused_by_name():
     other = BANKS | {"away": replace(BANKS["away"], content="something else")}
-    with pytest.raises(DataError, match="away here has the content something else"):
+    with pytest.raises(DataError, match="away has the content hash something else, the stream was made from 'away-con"):
         from_manifest(manifest(), other)
-
-
-def test_a_set_that_is_not_there_is_named():
     with pytest.raises(DataError, match="made from far"):
         from_manifest(manifest(), {name: BANKS[name] for name in ("home", "away")})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("content", "message"),
     [
-        ('{"format": "osscl str', "cannot be read as a stream"),
-        ("", "cannot be read as a stream"),
-        ("[1, 2]", "cannot be read as a stream"),
-        ('{"seed": 1}', "cannot be read as a stream"),
-        ('{"format": "osscl stream 99"}', "'osscl stream 99', not 'osscl stream 1'"),
-        ('{"format": "osscl stream 1", "seed": 0}', "content, held_out, pool, scenario, steps, validation missing"),
+        (b'{"format": "osscl str', "cannot be read as a stream"),
+        (b"", "cannot be read as a stream"),
+        (b"\xff\xfe\x00\x81", "cannot be read as a stream"),
+        (b"[" * 100_000, "cannot be read as a stream"),
+        (b"[1, 2]", "cannot be read as a stream"),
+        (b'{"seed": 1}', "cannot be read as a stream"),
+        (b'{"format": "osscl stream 99"}', "has the format 'osscl stream 99', expected 'osscl stream 1'"),
+        (b'{"format": "osscl stream 1", "seed": 0}', "content, held_out, pool, scenario, steps, validation missing"),
+        (None, "no stream file at"),
     ],
 )
-def test_a_file_that_is_no_stream_is_refused_in_one_line(tmp_path, text, message):
+def test_a_file_that_is_not_a_stream_is_refused_in_one_line(tmp_path, content, message):
     path = tmp_path / "stream.json"
-    path.write_text(text)
+    if content is not None:
+        path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
         read_manifest(path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path):
-    (tmp_path / "stream.json").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(DataError, match="cannot be read"):
-        read_manifest(tmp_path / "stream.json")
+def first_of(source: int):
+    """The index of the first row of a set in step 2."""
+    return manifest()["steps"][1]["sources"].index(source)
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(DataError, match=r"no stream file at .*nowhere\.json"):
-        read_manifest(tmp_path / "nowhere.json")
+# Where the damage is, what is put there, and what the error says.
+DAMAGES = [
+    (("steps", 1, "unlabeled", first_of(0)), 80, "step 2"),
+    (("steps", 1, "unlabeled", first_of(2)), 30, "step 2 .*rows that far does not have"),  # home has 80, far has 30
+    (("steps", 1, "unlabeled", 0), -1, "step 2"),
+    (("steps", 1, "unlabeled"), [1, 2], "step 2"),
+    (("steps", 1, "unlabeled"), [2**70], "step 2"),
+    (("steps", 1, "labeled", 0), 80, "step 2"),
+    (("steps", 1, "labeled", 0), -1, "step 2"),
+    (("steps", 1, "labeled"), "x", "step 2"),
+    (("steps", 1, "sources", 0), 3, "step 2"),
+    (("steps", 1, "sources"), None, "step 2"),
+    (("steps", 1, "new_classes"), 3, "step 2"),
+    (("steps", 1, "asked"), "many", "step 2"),
+    (("steps", 1), {}, "step 2"),
+    (("steps", 0), [1], "step 1"),
+    (("steps", 0), None, "step 1"),
+    (("steps",), [], "stream"),
+    (("held_out", 0), 80, "held|holds"),
+    (("held_out", 0), "x", "held-out"),
+    (("held_out",), [], "a step has no held-out rows"),
+    (("held_out", 0), manifest()["pool"][0], "trains on rows that it holds out"),
+    (("pool", 0), -1, "pools"),
+    (("pool", 0), 1.5, "pool"),
+    (("pool", 0), manifest()["steps"][0]["labeled"][0], "a labelled row appears twice, or is also in the pool"),
+    (("steps", 0, "labeled", 0), manifest()["steps"][0]["labeled"][1], "a labelled row appears twice"),
+    (("steps", 1, "unlabeled", slice(0, 2)), [5, 5], "step 2"),
+    (("steps", 0, "labeled"), manifest()["steps"][1]["labeled"], "step 1 .*not those of its new classes"),
+    (("steps", 1), manifest()["steps"][0], "step 2 .*not those of its new classes"),
+    (("validation",), False, "validation rows contradict its scenario"),
+    (("validation",), 1, "validation must be of type bool"),
+    (("content",), {}, "no content hash of home"),
+    (("content", "home"), [1], "the stream was made from"),
+    (("seed",), "x", "seed must be of type int"),
+]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("unlabeled", 80), ("unlabeled", -1), ("labeled", 80), ("labeled", -1), ("sources", 3), ("sources", -1)],
-)
-def test_rows_that_the_data_does_not_have_are_refused(key, value):
+@pytest.mark.parametrize(("where", "value", "message"), DAMAGES)
+def test_a_damaged_stream_is_refused_by_place(tmp_path, where, value, message):
     broken = manifest()
-    own = broken["steps"][1]["sources"].index(0)
-    broken["steps"][1][key][own if key == "unlabeled" else 0] = value
-    with pytest.raises(DataError, match="step 2 of the stream is damaged"):
+    part = broken
+    for key in where[:-1]:
+        part = part[key]
+    part[where[-1]] = value
+    path = tmp_path / "stream.json"
+    path.write_text(json.dumps(broken))
+    with pytest.raises(DataError, match=message):
+        from_manifest(read_manifest(path), BANKS)
+
+
+def test_a_mutated_stream_is_read_or_refused(tmp_path):
+    rng, path = random.Random(0), tmp_path / "stream.json"
+    odd = [None, True, -1, 10**30, 1.5, "x", [], {}, [[]], {"a": 1}, [None], "home", float("nan")]
+    for _ in range(CASES):
+        part = broken = manifest()
+        while rng.random() < 0.8 and isinstance(part, dict | list) and part:
+            key = rng.choice(list(part) if isinstance(part, dict) else range(len(part)))
+            parent, part = part, part[key]
+        if part is not broken:
+            parent[key] = rng.choice(odd)
+        path.write_text(json.dumps(broken))
+        with contextlib.suppress(DataError, SpecError):
+            assert len(from_manifest(read_manifest(path), BANKS)) == 2
+
+
+def test_a_row_that_is_drawn_twice_in_a_step_is_refused():
+    broken = manifest()
+    for key in ("unlabeled", "sources"):
+        broken["steps"][1][key].append(broken["steps"][1][key][0])
+    with pytest.raises(DataError, match="step 2 of the stream is damaged: a row appears twice"):
         from_manifest(broken, BANKS)
 
 
-def test_rows_are_held_against_the_set_that_they_are_of():
-    broken = manifest()
-    broken["steps"][0]["unlabeled"][broken["steps"][0]["sources"].index(2)] = 30  # home has 80 rows, far has 30
-    with pytest.raises(DataError, match="rows that far does not have"):
-        from_manifest(broken, BANKS)
-
-
-@pytest.mark.parametrize("key", ["held_out", "pool"])
-@pytest.mark.parametrize("value", [80, -1, "x"])
-def test_held_out_rows_and_the_pool_are_checked_too(key, value):
-    broken = manifest()
-    broken[key][0] = value
-    with pytest.raises(DataError, match="damaged"):
-        from_manifest(broken, BANKS)
-
-
-@pytest.mark.parametrize(
-    "entry", [{"labeled": "x"}, {"unlabeled": [1, 2]}, {"sources": None}, {"unlabeled": [2**70]}, {"new_classes": 3}]
-)
-def test_a_damaged_step_is_named(entry):
-    broken = manifest()
-    broken["steps"][1] |= entry
-    with pytest.raises(DataError, match="step 2 of the stream is damaged"):
-        from_manifest(broken, BANKS)
-
-
-def test_labels_are_those_of_a_steps_own_new_classes():
-    swapped, twice, late = manifest(), manifest(), manifest()
-    swapped["steps"][1]["labeled"], swapped["steps"][0]["labeled"] = (swapped["steps"][t]["labeled"] for t in (0, 1))
-    twice["steps"][1] |= {key: twice["steps"][0][key] for key in ("new_classes", "labeled")}
-    with pytest.raises(DataError, match="step 1 of the stream is damaged: its labels are not those"):
-        from_manifest(swapped, BANKS)
-    with pytest.raises(DataError, match="step 2 of the stream is damaged: its labels are not those"):
-        from_manifest(twice, BANKS)
-    late["held_out"] = []
-    with pytest.raises(DataError, match="a step has no held-out rows"):
-        from_manifest(late, BANKS)
-
-
-def test_a_step_that_lacks_a_field_is_named():
-    broken = manifest()
-    del broken["steps"][0]["asked"]
-    with pytest.raises(DataError, match="step 1 of the stream is damaged"):
-        from_manifest(broken, BANKS)
-
-
-def test_a_spec_that_cannot_be_is_refused_by_field():
+def test_an_invalid_scenario_is_refused_by_field():
     broken = manifest()
     broken["scenario"]["memry"] = 3
     with pytest.raises(SpecError, match=r"scenario\.memry.*did you mean 'memory'"):
         from_manifest(broken, BANKS)
 
 
-def test_equal_rows_have_one_digest():
-    assert rows_digest(to_manifest(stream())) == rows_digest(manifest())
-    again = to_manifest(from_manifest(manifest(), BANKS))
-    assert rows_digest(again) == rows_digest(manifest())
-
-
-def test_the_digest_follows_the_rows_and_not_the_words_of_the_spec():
-    said_otherwise = manifest()
-    said_otherwise["scenario"]["memory"] = 0
-    assert rows_digest(said_otherwise) == rows_digest(manifest())
-
-
-@pytest.mark.parametrize("key", ["labeled", "unlabeled", "sources", "new_classes"])
-def test_another_order_inside_a_step_is_another_digest(key):
+def test_the_digest_depends_on_the_rows_and_not_on_the_rest_of_the_spec():
     other = manifest()
-    other["steps"][1][key].reverse()
-    assert rows_digest(other) != rows_digest(manifest())
+    other["scenario"]["memory"] = 0
+    digests = [rows_digest(to_manifest(stream())), rows_digest(manifest()), rows_digest(other)]
+    assert len({*digests, rows_digest(to_manifest(from_manifest(manifest(), BANKS)))}) == 1
 
 
-def test_other_rows_have_other_digests():
-    digests = {rows_digest(manifest()), rows_digest(manifest(seed=1)), rows_digest(manifest(related=19))}
-    held_out, content, swapped, on_test, pool = (manifest() for _ in range(5))
+def test_other_rows_or_another_order_have_another_digest():
+    others = [manifest(seed=1), manifest(related=19), *(manifest() for _ in range(9))]
+    for other, key in zip(others[2:6], ("labeled", "unlabeled", "sources", "new_classes"), strict=True):
+        other["steps"][1][key].reverse()
+    pool, held_out, content, swapped, on_test = others[6:]
     pool["pool"].pop()  # a reference may be trained on it
     held_out["held_out"].pop()
     content["content"]["home"] = "other pixels"
-    swapped["scenario"]["peripheral"].reverse()  # the same numbers now name rows of other sets
+    swapped["scenario"]["peripheral"].reverse()  # the same numbers now mean rows of other sets
     on_test["validation"] = False  # and here rows of the other split
-    digests |= {rows_digest(other) for other in (held_out, content, swapped, on_test, pool)}
-    assert len(digests) == 8
+    assert len({rows_digest(one) for one in (manifest(), *others)}) == 12

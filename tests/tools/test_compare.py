@@ -13,13 +13,13 @@ from osscl.errors import UserError
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER, SHORT
 from osscl.report.naming import setting_words
-from osscl.report.tables import grouped
+from osscl.report.tables import runs_by_method
 from osscl.runs.record import read_records, record_to_plain
 from osscl.tools.compare import PairedDifference, pair_by_seed, pair_by_setting, same_stream, sign_test
 
 FIRST, SECOND = (30.1, 31.4, 29.7, 30.9), (28.0, 30.2, 30.0, 29.1)
 RECORDS, _ = read_records(Path(__file__).parents[2] / "results/earlier")  # these do not change
-BASE = next(record for record in RECORDS if record.configuration == "ursl")
+BASE = next(record for record in RECORDS if record.spec.type == "ursl")
 CHANGED = replace(BASE.spec.method, learner=replace(BASE.spec.method.learner, lam=0.9))
 
 
@@ -177,14 +177,14 @@ def test_names_folders_and_files_are_compared(typed, results, tmp_path):
 def test_a_name_means_its_present_fields(typed, tmp_path):
     earlier = Path(__file__).parents[2] / "results" / "earlier"
     code, _, error = typed("compare", "ursl", "ursl-plus", "--results", earlier)
-    assert code == 2 and "no records of 'ursl'" in error and "; ursl, " in error
+    assert code == 2 and "no records of 'ursl'" in error and "found: ursl, " in error
     ours, theirs = CONFIGURATIONS["ursl-plus"], CONFIGURATIONS["ursl"]
     sides = [*side([2, 2], "ursl*", method=ours)[:1], *side([2, 3], "ursl-plus", method=ours)[1:]]
     sides += side([1, 1], "ursl", method=theirs)
     write(tmp_path / "renamed", *sides)
     code, shown, _ = typed("compare", "ursl-plus", "ursl", "--results", tmp_path / "renamed")
     assert code == 0 and "0, 1 (n=2)" in shown and "+1.50" in shown
-    assert [len(runs) for runs in grouped(sides)] == [2, 2]
+    assert [len(runs) for runs in runs_by_method(sides)] == [2, 2]
 
 
 def test_a_changed_configuration_has_the_name_that_runs_shows(typed, tmp_path):

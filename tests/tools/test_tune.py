@@ -26,8 +26,8 @@ from osscl.tools.tune import (
     falls_behind,
     on_validation_rows,
     open_study,
+    run_trials,
     trial_summaries,
-    tune,
 )
 
 TINY = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
@@ -43,7 +43,7 @@ SMALL = ["digits", "--schedule", "smoke", *TINIER]
 
 def test_lists_ranges_and_ties_are_read_in_the_types_of_their_fields():
     written = ["learner.lam=[.05, 1]", "gate.eta=[[-4, -2], [-2, 0]]", "learner.optimiser.kind=[sgd, adam]",
-               "learner.optimiser.rate=1e-4..1e-2:log", "learner.epochs=10..20", "learner.max_updates_per_epoch=1..9",
+               "learner.optimiser.rate=1e-4..1e-2:log", "learner.epochs=10..20", "learner.min_updates=1..9",
                "method.learner.gamma=method.learner.lam"]  # fmt: skip
     assert space_of(written, None, URSL) == (
         Choice("learner.lam", ("0.05", "1.0")),
@@ -51,7 +51,7 @@ def test_lists_ranges_and_ties_are_read_in_the_types_of_their_fields():
         Choice("learner.optimiser.kind", ('"sgd"', '"adam"')),
         Range("learner.optimiser.rate", 1e-4, 1e-2, log=True),
         Range("learner.epochs", 10, 20),
-        Range("learner.max_updates_per_epoch", 1, 9),
+        Range("learner.min_updates", 1, 9),
         Tied("learner.gamma", "learner.lam"),
     )
 
@@ -176,7 +176,7 @@ def states(plan):
 def test_a_trial_that_falls_behind_is_pruned_at_that_step(played, tmp_path):
     played.scripts[:] = [[90, 60, 50], [90, 70, 60], [95, 64, 99]]  # ahead of both at first: Optuna's rule would go on
     plan = search(tmp_path, prune_after=2)
-    tune(plan, Options(), 3)
+    run_trials(plan, Options(), 3)
     found = trial_summaries(open_study(plan))
     assert [(trial.state, trial.by_step, trial.final) for trial in found] == [
         ("finished", {0: 90, 1: 60, 2: 50}, 50),
@@ -189,46 +189,46 @@ def test_a_trial_that_falls_behind_is_pruned_at_that_step(played, tmp_path):
 def test_no_trial_is_pruned_before_enough_are_finished(played, tmp_path):
     played.scripts[:] = [[90, 80], [50, 40], [10, 5]]
     plan = search(tmp_path, prune_after=3)
-    tune(plan, Options(), 3)
+    run_trials(plan, Options(), 3)
     assert states(plan) == ["finished"] * 3
 
 
 def test_the_configuration_itself_is_tried_first_where_the_space_holds_it(played, tmp_path):
     played.scripts[:] = [[1], [1]]
-    tune(search(tmp_path), Options(), 2)
+    run_trials(search(tmp_path), Options(), 2)
     assert played.began[0] == SPEC and played.began[1] != SPEC
 
 
 def test_a_search_goes_on_with_as_many_trials_as_are_missing(played, tmp_path):
     played.scripts[:] = [[1], [2], [3]]
     plan = search(tmp_path)
-    tune(plan, Options(), 2)
+    run_trials(plan, Options(), 2)
     assert len(played.began) == 2
-    tune(plan, Options(), 3)
-    tune(plan, Options(), 3)
+    run_trials(plan, Options(), 3)
+    run_trials(plan, Options(), 3)
     assert len(played.began) == 3
     assert len({spec.id for spec in played.began}) == 3  # and does not draw its first points again
 
 
 def test_a_search_that_was_cut_in_two_draws_what_it_would_have_drawn(played, tmp_path):
     played.scripts[:] = [[value] for value in (3, 1, 2, 3, 1, 2)]
-    tune(search(tmp_path / "whole"), Options(), 3)
-    tune(search(tmp_path / "cut"), Options(), 1)
-    tune(search(tmp_path / "cut"), Options(), 3)
+    run_trials(search(tmp_path / "whole"), Options(), 3)
+    run_trials(search(tmp_path / "cut"), Options(), 1)
+    run_trials(search(tmp_path / "cut"), Options(), 3)
     assert played.began[:3] == played.began[3:]
 
 
 def test_another_space_is_another_search(played, tmp_path):
     played.scripts[:] = [[1], [1]]
-    tune(search(tmp_path), Options(), 1)
-    tune(search(tmp_path, LAMBDAS), Options(), 1)
+    run_trials(search(tmp_path), Options(), 1)
+    run_trials(search(tmp_path, LAMBDAS), Options(), 1)
     assert len(played.began) == 2
 
 
 def test_divergence_is_a_result_and_counts(played, tmp_path):
     played.scripts[:] = [[50, Diverged("training diverged at step 2")], [60, 60]]
     plan = search(tmp_path)
-    tune(plan, Options(), 2)
+    run_trials(plan, Options(), 2)
     found = trial_summaries(open_study(plan))
     assert [(trial.state, trial.why) for trial in found] == [
         ("failed", "training diverged at step 2"), ("finished", "")
@@ -243,7 +243,7 @@ def test_values_that_are_not_admitted_together_are_a_failed_trial(played, tmp_pa
         Range("reference.epochs_first", 2000, 3000),
     )
     plan = search(tmp_path, space)
-    tune(plan, Options(), 1)
+    run_trials(plan, Options(), 1)
     assert [trial.state for trial in trial_summaries(open_study(plan))] == ["failed"] and not played.began
 
 
@@ -252,8 +252,8 @@ def test_a_trial_that_was_stopped_is_made_again_with_the_same_values(played, tmp
     played.scripts[:] = [[1], [50, error], [50, 60], [7]]
     plan = search(tmp_path)
     with pytest.raises(type(error)):
-        tune(plan, Options(), 3)
-    tune(plan, Options(), 3)
+        run_trials(plan, Options(), 3)
+    run_trials(plan, Options(), 3)
     assert played.began[1] == played.began[2] and states(plan) == ["finished"] * 3
 
 
@@ -268,20 +268,20 @@ def test_optuna_retries_the_trial_of_a_worker_whose_heartbeat_stopped(played, tm
     study._storage.record_heartbeat(lost._trial_id)
     time.sleep(silence)
     played.scripts[:] = [[1]]
-    tune(plan, Options(), 1)
+    run_trials(plan, Options(), 1)
     assert states(plan) == (["finished"] if silence else ["running"])
     assert played.began == ([SPEC] if silence else [])  # the first trial is the configuration itself
 
 
 def test_a_point_that_was_pruned_is_not_run_again(played, tmp_path):
-    space = space_of(["learner.start=[random]"], None, SPEC.method)  # a space of one point
+    space = space_of(["learner.tau=[0.1]"], None, SPEC.method)  # a space of one point
     played.scripts[:] = [[10, 5]]
     plan = search(tmp_path, space)
     study = open_study(plan)
-    tune(plan, Options(), 1)
+    run_trials(plan, Options(), 1)
     first = study.get_trials()[0]
     study.add_trial(stored_as_pruned(first))
-    tune(plan, Options(), 3)
+    run_trials(plan, Options(), 3)
     assert len(played.began) == 1 and states(plan) == ["finished", "pruned", "pruned"]
 
 
@@ -296,7 +296,7 @@ def stored_as_pruned(trial):
 
 def test_a_search_whose_time_is_up_stops(played, tmp_path):
     with pytest.raises(Stopped):
-        tune(search(tmp_path), Options(), 1, seconds=0)
+        run_trials(search(tmp_path), Options(), 1, seconds=0)
 
 
 def test_test_rows_choose_nothing():
@@ -321,7 +321,7 @@ def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best_trial(typ
     line = next(line for line in shown.splitlines() if line.startswith("best, trial"))
     words = line.partition(": ")[2].split()
     assert words[0] == "osscl" and "learner.gamma=0" in line
-    code, shown, _ = typed(*words[1:], "--dry-run")
+    code, shown, _ = typed(*words[1:], "--dry-run", "--full")
     assert code == 0 and "validation_share: 0.0" in shown
 
 
@@ -375,7 +375,7 @@ def test_a_search_from_a_file_ends_in_a_file(typed, tmp_path):
     code, shown, _ = typed("tune", "--spec", spec, "--search", "learner.lam=[.05,.2]", "--trials", 1)
     assert code == 0 and "seed 3" in " ".join(shown.split())
     words = next(line for line in shown.splitlines() if line.startswith("best")).partition(": ")[2].split()
-    code, shown, _ = typed(*words[1:], "--dry-run")
+    code, shown, _ = typed(*words[1:], "--dry-run", "--full")
     assert code == 0 and "validation_share: 0.0" in shown and "seed: 3" in shown
 
 
@@ -419,4 +419,4 @@ def test_a_file_that_is_no_storage_is_named_and_left_alone(refuses, tmp_path):
 def test_a_stopped_search_shows_what_it_has_and_can_go_on(typed):
     pytest.importorskip("optuna")
     code, shown, told = typed("tune", *SMALL, "--search", "learner.lam=[.05,.2]", "--max-minutes", "0")
-    assert code == 3 and "goes on" in told and "trial" in shown
+    assert code == 3 and "to resume" in told and "trial" in shown

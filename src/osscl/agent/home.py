@@ -17,9 +17,9 @@ from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
 from osscl.methods.base import Runtime, StepReport
-from osscl.runs.checkpoint import occupied, set_aside
+from osscl.runs.checkpoint import occupied
 from osscl.runs.model import agent_of, read_entry
-from osscl.storage import SUFFIX, aside, read_state
+from osscl.storage import SUFFIX, aside, read_state, set_aside
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ def is_interrupted(place: Path, finished: bool = False) -> bool:
     model, checkpoint = model_file(place), checkpoint_file(place)
     if not model.is_file() and not checkpoint.is_file():
         raise DataError(f"no agent in {place}: `osscl fit` makes one")
-    middle = None if finished or not checkpoint.is_file() else read_state(checkpoint, tensors=False)
+    middle = (
+        None if finished or not checkpoint.is_file() else read_state(checkpoint, tensors=False, damaged_as_none=True)
+    )
     if middle is None and not model.is_file():
         raise DataError(f"{checkpoint} is damaged: move it away to begin again")
     learned = contents_in(_finished(place)) if model.is_file() else None
@@ -102,7 +104,7 @@ def earlier_models(place: Path) -> dict[str, Path]:
 
 def _finished(place: Path) -> dict[str, Any]:
     earlier = [*earlier_models(place)]
-    if earlier and read_state(model_file(place), tensors=False) is None:
+    if earlier and read_state(model_file(place), tensors=False, damaged_as_none=True) is None:
         raise DataError(f"{model_file(place)} is damaged: `osscl back {place} {earlier[-1]}` takes an earlier one")
     return _agent_in(read_entry(place, tensors=False), model_file(place))
 
@@ -126,7 +128,7 @@ def go_back(place: Path, name: str) -> None:
         raise unknown("model", name, earlier or ("none there",))
     with occupied(place):
         _require_loadable(read_entry(place, name), earlier[name])
-        now = read_state(model_file(place), tensors=False)
+        now = read_state(model_file(place), tensors=False, damaged_as_none=True)
         if now is not None:
             keep_earlier(place, contents_in(_agent_in(now, model_file(place))))
         elif model_file(place).is_file():
@@ -147,7 +149,7 @@ def begun_there(place: Path, learned: list[str], content: str) -> dict[str, Any]
     checkpoint = checkpoint_file(place)
     if not checkpoint.is_file():
         return None
-    entry = read_state(checkpoint, tensors=False)
+    entry = read_state(checkpoint, tensors=False, damaged_as_none=True)
     told = isinstance(entry, dict) and isinstance(entry.get("history"), list)
     before, begun = (contents_in(entry), entry.get("begun")) if entry and told else (None, None)
     if before == learned and begun == content:
@@ -167,7 +169,7 @@ def keep_earlier(place: Path, learned: list[str]) -> None:
         if not name.exists():
             _copy(model_file(place), name)
             return
-        if contents_in(read_state(name, tensors=False) or {}) == learned:
+        if contents_in(read_state(name, tensors=False, damaged_as_none=True) or {}) == learned:
             return
 
 

@@ -150,18 +150,18 @@ def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") ->
 
 def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRecord]":
     """The records of one configuration."""
-    from osscl.report.naming import method_name
+    from osscl.report.naming import method_label
 
-    found = [record for record in records if side in (method_name(record), recorded_name(record))]
+    found = [record for record in records if side in (method_label(record), recorded_name(record))]
     if not found:
         what = "no such file, and no records" if Path(side).suffix == ".json" else "no records"
-        names = "; ".join(sorted(set(map(method_name, records)))) or "none"
+        names = "; ".join(sorted(set(map(method_label, records)))) or "none"
         raise UserError(f"{what} of {side!r} in {places}; found: {names}")
     configs: dict[object, set[object]] = {}  # a schedule may size a configuration's networks
     for record in found:
         configs.setdefault((record.spec.scenario, record.spec.schedule), set()).add(record.spec.method)
     if any(len(config) > 1 for config in configs.values()):
-        several = "; ".join(sorted(set(map(method_name, found))))
+        several = "; ".join(sorted(set(map(method_label, found))))
         raise UserError(f"{side!r} matches several configurations in {places}; name one: {several}")
     return found
 
@@ -169,7 +169,7 @@ def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRe
 def recorded_name(record: "RunRecord") -> str | None:
     """The name a run was recorded under, unless it is now the name of a configuration with other fields."""
     from osscl.methods import CONFIGURATIONS
-    from osscl.report.naming import method_name
+    from osscl.report.naming import method_label
 
     name = record.configuration
-    return name if name not in CONFIGURATIONS or name == method_name(record) else None
+    return name if name not in CONFIGURATIONS or name == method_label(record) else None

@@ -56,15 +56,15 @@ def _report(records: "list[RunRecord]", out: Path) -> str:
     """Write a report of the demo's runs, replacing only an earlier one; return its path, or why there is none."""
     from osscl.cli.report import banks_of
     from osscl.errors import UserError
-    from osscl.report.beside import beside_paper
     from osscl.report.page import build_page, is_demo_page
+    from osscl.report.paper_comparison import compare_with_paper
     from osscl.storage import write_text
 
     target = out / "report.html"
     if target.exists() and not is_demo_page(target):
         return f"not written: {target} exists and is not a demo report"
     try:
-        banks, paper = banks_of(records, None), beside_paper(records)
+        banks, paper = banks_of(records, None), compare_with_paper(records)
         write_text(target, build_page(records, banks, paper, title="Digits among letters", demo=True))
     except UserError as error:
         return f"not written: {error}"

@@ -1,5 +1,6 @@
 """`osscl report`: records as one page, or as the headline table."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,45 +14,88 @@ if TYPE_CHECKING:
     from osscl.runs.record import RunRecord
 
 PAGE = "html"
-FORMAT = "html: the page. markdown, csv, latex: its headline table; osscl table and osscl claims print the others so."
+FORMAT = "html: the page. markdown, csv, latex: its headline table; osscl table and osscl claims print the others."
+POLL = 2.0  # seconds between two looks at the records
+RELOAD = 10  # seconds after which a watched page reloads itself
 
 
 def report(
     places: Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, or records.")],
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Else report.html; a table: the screen.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: report.html; for a table, the screen.")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help=FORMAT)] = PAGE,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file that --out names.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file named by --out.")] = False,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where data lies, for pictures; else $OSSCL_DATA, else the cache."),
+        typer.Option(metavar="DIR", help="Where the data is, for pictures. Default: $OSSCL_DATA, else the cache."),
     ] = None,
-) -> None:  # fmt: skip
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Update the page while runs finish, until Ctrl-C; it reloads itself.")
+    ] = False,
+) -> None:
     """Make one page of records that opens from disk, or print its headline table."""
-    from osscl.report.beside import beside_paper
-    from osscl.report.formats import FORMATS, as_text
-    from osscl.report.page import build_page
-    from osscl.report.tables import headline
+    from osscl.report.formats import RENDERERS
+    from osscl.report.tables import headline_table
     from osscl.storage import write_text
 
     form = "markdown" if form == "md" else form
-    if form not in (PAGE, *FORMATS):
-        raise unknown("format", form, (PAGE, *FORMATS))
+    if form not in (PAGE, *RENDERERS):
+        raise unknown("format", form, (PAGE, *RENDERERS))
+    if watch and form != PAGE:
+        raise UserError("--watch needs --format html")
     refuse_missing(places)
     target = Path("report.html") if out is None and form == PAGE else out
     if target is not None and target.exists() and (target.is_dir() or not force):
-        raise UserError(
-            f"{target} exists; nothing is overwritten, give another --out" + ("" if target.is_dir() else " or --force")
-        )
-    records = records_in(places)
+        raise UserError(f"{target} exists; choose another --out" + ("" if target.is_dir() else " or add --force"))
     if form == PAGE:
-        text = build_page(records, banks_of(records, data), beside_paper(records))
-    else:
-        text = as_text([headline(records)], form)
+        assert target is not None
+        watch_records(places, target, data) if watch else write_page(records_in(places), target, data)
+        return
+    text = RENDERERS[form](headline_table(records_in(places)))
     if target is None:
         typer.echo(text, nl=False)
         return
     write_text(target, text)
-    typer.echo(f"{len(records)} records; written to {target} ({len(text.encode()) / 1e6:.1f} MB)")
+    typer.echo(f"Wrote {target}")
+
+
+def write_page(records: "Sequence[RunRecord]", target: Path, data: Path | None, refresh: int = 0) -> None:
+    from osscl.report.page import build_page
+    from osscl.report.paper_comparison import compare_with_paper
+    from osscl.storage import write_text
+
+    page = build_page(records, banks_of(records, data), compare_with_paper(records), refresh=refresh)
+    write_text(target, page)
+    typer.echo(f"Wrote {target}: {len(records)} records, {len(page.encode()) / 1e6:.1f} MB")
+
+
+def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> None:
+    """Write the page again whenever a record appears or changes; the last version no longer reloads itself."""
+    seen: object = None
+    records: list[RunRecord] = []
+    try:
+        while True:
+            if (now := fingerprint(places)) != seen:
+                seen = now
+                if now:
+                    records = records_in(places)
+                    write_page(records, target, data, RELOAD)
+                else:
+                    typer.echo("Waiting for the first record. Press Ctrl-C to stop.")
+            time.sleep(POLL)
+    except KeyboardInterrupt:
+        if records:
+            write_page(records, target, data)
+
+
+def fingerprint(places: Sequence[Path]) -> list[tuple[str, int, int]]:
+    """Name, time and size of every file that may be a record."""
+    from osscl.runs.record import record_files
+
+    files = [path for place in places for path in (record_files(place) if place.is_dir() else [place])]
+    stats = [(path, path.stat()) for path in files if path.exists()]
+    return [(str(path), stat.st_mtime_ns, stat.st_size) for path, stat in stats]
 
 
 def refuse_missing(places: Sequence[Path]) -> None:
@@ -61,7 +105,7 @@ def refuse_missing(places: Sequence[Path]) -> None:
 
 
 def records_in(places: Sequence[Path]) -> "list[RunRecord]":
-    """Every readable record in these folders and files, once; the others are named and left out."""
+    """Every readable record in these folders and files, once; the others are named and skipped."""
     from osscl.runs.record import read_record, read_records
 
     found: dict[str, RunRecord] = {}
@@ -88,7 +132,7 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
 
 
 def banks_of(records: "Sequence[RunRecord]", data: Path | None) -> "dict[str, ImageBank]":
-    """The data sets that the records name and that are at hand; pictures of the others are left out."""
+    """The data sets that the records name and that are present; pictures of the others are left out."""
     from osscl.data.benchmarks import load_bank
     from osscl.data.cache import cache_dir, data_dir
 
@@ -97,5 +141,5 @@ def banks_of(records: "Sequence[RunRecord]", data: Path | None) -> "dict[str, Im
         try:
             banks[name] = load_bank(name, data_dir(data), cache_dir())
         except UserError:
-            continue  # not here, or not whole: the page says that there is no picture
+            continue  # missing or incomplete: the page says that there is no picture
     return banks

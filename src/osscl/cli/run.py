@@ -212,7 +212,7 @@ def runs(
     """List finished and unfinished runs, and the commands that resume them."""
     from osscl.cli.show import DASH, console, number, table
     from osscl.report import tables
-    from osscl.report.naming import method_name
+    from osscl.report.naming import method_label
     from osscl.runs.checkpoint import is_occupied
     from osscl.runs.record import read_records
     from osscl.runs.spec import display_name
@@ -236,9 +236,9 @@ def runs(
         typer.echo(f"no runs in {printable(str(folder))}")
         return
     shown = table("run", "final %", "forgetting", "minutes")
-    methods = [method_name(record) for record in records]
+    methods = [method_label(record) for record in records]
     for record, method in zip(records, methods, strict=True):
-        final, minutes = f"{number(record.final)} {record.evaluated_on}", number(tables.minutes(record))
+        final, minutes = f"{number(record.final)} {record.evaluated_on}", number(record.minutes)
         shown.add_row(f"{_title(record.spec, method)}\n{record.id}", final, number(record.forgetting), minutes)
     states = {file: "running" if is_occupied(file.parent) else _state(file.parent) for file in unfinished}
     for file, spec in unfinished.items():

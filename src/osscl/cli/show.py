@@ -19,7 +19,6 @@ from rich.text import Text
 
 from osscl.config import flat, plain
 from osscl.methods.base import SCHEDULES
-from osscl.report.tables import minutes
 from osscl.runs.checkpoint import Watcher
 from osscl.runs.progress import PlainProgress, live_progress
 from osscl.runs.record import RunRecord, StepRecord
@@ -183,7 +182,7 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
         table.add_row(str(t + 1), *shown, *_gate_cells(gated[0].steps[t] if gated else None))
     table.add_section()
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
-    timed = [minutes(record) for _, record in records]
+    timed = [record.minutes for _, record in records]
     table.add_row("seconds", *(number(None if one is None else 60 * one, 0) for one in timed))
     return Group(table, Text(caption))  # rich would wrap a table's own caption at the table's width
 

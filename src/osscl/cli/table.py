@@ -80,7 +80,7 @@ def show_request(request: opt.TableRequest, records: "dict[str, RunRecord]", for
     from osscl.paper.score import outcome
     from osscl.paper.tables import FIGURES
     from osscl.report.curves import gate_svg
-    from osscl.report.paper_comparison import gate_table, paper_table
+    from osscl.report.paper_comparison import figure_table, paper_table
     from osscl.storage import write_text
 
     asked = request.table
@@ -88,7 +88,7 @@ def show_request(request: opt.TableRequest, records: "dict[str, RunRecord]", for
         show_table(paper_table(asked, records, request.schedule, request.seeds), format)
         return
     found = outcome(asked.cells[0], records, request.schedule, request.seeds)
-    made = gate_table(asked, found, request.seeds)
+    made = figure_table(asked, found, request.seeds)
     show_table(made, format)
     if svg is None:
         return
@@ -181,7 +181,7 @@ def tables_list(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "
         rows.append((one.id, one.brief, len(one.cells), len(specs), len(done), minutes, cost.unknown))
     names = ("cells", "runs", "recorded", "minutes", "unknown")
     columns = (Column("", fields=("id",)), Column("what it shows"), *(Column(name, "number") for name in names))
-    place = " on digits among letters" if on == "demo" else ""
+    place = " on demo data" if on == "demo" else ""
     title = f"{len(rows)} tables, figures and limitations{place}: {sum(runs.values())} of {len(runs)} runs recorded."
     notes = (
         f"Schedule {schedule}, seeds {seeds}. Where minutes are shown, a run counts as recorded once it is timed.",

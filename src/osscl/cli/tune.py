@@ -84,11 +84,11 @@ def arguments(name: str | None, flags: dict[str, Any]) -> list[str]:
 
 def run_search(search: "Search", options: Any, trials: int, max_minutes: float | None, command: Sequence[str]) -> None:
     from osscl.cli.show import console, quoted, watching
-    from osscl.tools.tune import best_trial, open_study, trial_summaries, tune
+    from osscl.tools.tune import best_trial, open_study, run_trials, trial_summaries
 
     stopped = False
     try:
-        tune(search, options, trials, None if max_minutes is None else 60 * max_minutes, watching)
+        run_trials(search, options, trials, None if max_minutes is None else 60 * max_minutes, watching)
     except Stopped:
         stopped = True
     found = trial_summaries(open_study(search))

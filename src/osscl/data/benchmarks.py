@@ -1,4 +1,4 @@
-"""The data sets the package knows by name, and how each becomes an ImageBank."""
+"""The data sets known by name, and loading them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What is known of a data set before it is read."""
+    """What is known about a data set before it is read."""
 
     name: str
     title: str
@@ -33,13 +33,14 @@ class DatasetSpec:
     std: tuple[float, ...]
     classes: int
     classes_per_step: int
-    draws_per_step: int  # unlabelled images a step, unless a scenario says otherwise
+    draws_per_step: int  # unlabelled images per step, unless the scenario sets another number
     augmentation: Augmentation
-    layout: str | None  # the folder looked for in the data folder; None: embedded
+    layout: str | None  # its folder in the data folder; None for an embedded set
     archive: Archive | None
+    content: str | None = None  # content hash of the official data, as in the records of this repository
 
 
-# A mirrored or recoloured glyph is another glyph or none at all.
+# Mirrored or recoloured glyphs would be other glyphs or none.
 GLYPHS = Augmentation(scale=(0.7, 1.0), flip=0.0, jitter=0.0, grey=0.0)
 
 LETTERS = DatasetSpec(
@@ -77,9 +78,9 @@ DATASETS: dict[str, DatasetSpec] = {
         archive=None,
     ),
     "letters": LETTERS,
-    "letters-turned": replace(LETTERS, name="letters-turned", title="The letters, lying on their side"),
+    "letters-turned": replace(LETTERS, name="letters-turned", title="The letters, rotated by 90 degrees"),
     "letters-faint": replace(
-        LETTERS, name="letters-faint", title="The letters, grey on a tinted ground", mean=(0.405,), std=(0.185,)
+        LETTERS, name="letters-faint", title="The letters, grey on a tinted background", mean=(0.405,), std=(0.185,)
     ),
     "cifar10": DatasetSpec(
         name="cifar10",
@@ -100,6 +101,7 @@ DATASETS: dict[str, DatasetSpec] = {
             url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
             md5="c58f30108f718f92721af3b95e74349a",
         ),
+        content="fe7006d9adc868760b12d48211a4cf77",
     ),
     "cifar100": DatasetSpec(
         name="cifar100",
@@ -120,6 +122,7 @@ DATASETS: dict[str, DatasetSpec] = {
             url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
             md5="eb9058c3a382ffc7106e4002c42a8d85",
         ),
+        content="d5b873cfb0e39219d764905c158950ab",
     ),
     "tinyimagenet": DatasetSpec(
         name="tinyimagenet",
@@ -185,22 +188,22 @@ def dataset(name: str) -> DatasetSpec:
 
 
 def folder_of(name: str, data_dir: Path | str) -> Path | None:
-    """Where a data set's files lie; None where it needs none."""
+    """The folder of a data set; None for an embedded one. Raises a DataError if it does not exist."""
     layout = dataset(name).layout
     if layout is None:
         return None
     folder = Path(data_dir) / layout
     if not folder.is_dir():
         raise DataError(
-            f"{name} is not here: looked for the folder {layout} in {data_dir}; "
+            f"{name} not found: there is no folder {layout} in {data_dir}; "
             f"get it with: osscl data fetch {name} --data {data_dir}"
         )
     return folder
 
 
 def load_bank(name: str, data_dir: Path | str | None = None, cache_dir: Path | None = None) -> ImageBank:
-    """A data set as tensors on the CPU, from where runs look for it where no folder is given; with a cache folder, its
-    files are decoded once and mapped from then on."""
+    """A data set as tensors on the CPU. `data_dir` defaults to the folder that runs use; with `cache_dir`, files are
+    decoded only once."""
     folder = folder_of(name, cache.data_dir(None) if data_dir is None else data_dir)
     if folder is None:
         made = in_canonical_order(EMBEDDED[name]())
@@ -208,16 +211,44 @@ def load_bank(name: str, data_dir: Path | str | None = None, cache_dir: Path | N
     if cache_dir is None:
         return as_bank(name, *_read(dataset(name), folder))
     place = cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}"
-    kept = cache.load(place)
-    if kept is None:
-        kept = _read(dataset(name), folder)
-        cache.keep(place, *kept)
-    return as_bank(name, *kept)
+    found = cache.load_decoded(place)
+    if found is None:
+        found = _read(dataset(name), folder)
+        cache.store_decoded(place, *found)
+    return as_bank(name, *found)
 
 
 def _read(spec: DatasetSpec, folder: Path) -> tuple[Decoded, str]:
-    """The files of a data set in canonical order, and their content hash."""
+    """The images of a data set in canonical order, and their content hash."""
     read = in_canonical_order(READERS[spec.name](folder))
     if len(read.class_names) != spec.classes:
-        raise DataError(f"{folder} has {len(read.class_names)} classes: expected {spec.classes}; is it all there?")
+        raise DataError(f"{folder} has {len(read.class_names)} classes: expected {spec.classes}; are all files there?")
     return read, content_hash(read)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The content of a data set's files, read whole, and what it was compared with."""
+
+    name: str
+    content: str
+    official: str | None  # content of the official files; None where it is not known
+    cached: str | None  # content of the decoded copy that runs use; None where there is none
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, in one line; None if nothing is."""
+        if self.official not in (None, self.content):
+            return f"{self.name} differs from the official data: content {self.content}, expected {self.official}"
+        if self.cached not in (None, self.content):
+            return f"{self.name} differs from its decoded copy, so one of its files has changed or is damaged"
+        return None
+
+
+def verify_dataset(name: str, data_dir: Path | str, cache_dir: Path) -> Verified:
+    """Read all files of a data set, ignoring the cache, and compare their content with what it should be."""
+    spec, folder = dataset(name), folder_of(name, data_dir)
+    if folder is None:
+        return Verified(name, load_bank(name, data_dir).content, spec.content, None)
+    found = cache.load_decoded(cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}")
+    return Verified(name, _read(spec, folder)[1], spec.content, found and found[1])

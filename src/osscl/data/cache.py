@@ -1,22 +1,25 @@
-"""Where data sets are looked for, and where what is made of them is kept."""
+"""The folders of data sets and caches, and the cache of decoded data sets."""
 
+import contextlib
 import json
 import os
-import secrets
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from osscl.data.images import Decoded
 from osscl.errors import UserError
+from osscl.storage import digest_of, draft_folder, remove_drafts
 
 
 def data_dir(flag: Path | None) -> Path:
-    """The folder that holds the extracted data sets: the flag, else $OSSCL_DATA, else a folder of the user's cache."""
+    """The folder of the extracted data sets: the flag, else $OSSCL_DATA, else a folder in the user's cache."""
     if flag is not None:
         return flag
     named = os.environ.get("OSSCL_DATA")
@@ -24,20 +27,20 @@ def data_dir(flag: Path | None) -> Path:
 
 
 def cache_dir() -> Path:
-    """The folder for what can be made again: $OSSCL_CACHE, else the user's cache."""
+    """The folder for files that can be recomputed: $OSSCL_CACHE, else the user's cache."""
     named = os.environ.get("OSSCL_CACHE")
     return Path(named) if named else _user_cache()
 
 
 def _user_cache() -> Path:
-    """This package's folder where the platform keeps caches; XDG_CACHE_HOME wins everywhere."""
+    """This package's folder in the cache folder of the platform; XDG_CACHE_HOME takes precedence on all of them."""
     xdg = os.environ.get("XDG_CACHE_HOME")
     if xdg:
         return Path(xdg) / "osscl"
     try:
         home = Path.home()
-    except RuntimeError:  # a user without one, as in some containers
-        raise UserError("there is no home folder to keep a cache in: set XDG_CACHE_HOME to a folder") from None
+    except RuntimeError:  # a user without a home, as in some containers
+        raise UserError("there is no home folder for a cache: set XDG_CACHE_HOME to a folder") from None
     if sys.platform == "darwin":
         return home / "Library" / "Caches" / "osscl"
     if sys.platform == "win32":
@@ -46,21 +49,37 @@ def _user_cache() -> Path:
     return home / ".cache" / "osscl"
 
 
-FORMAT = 1  # to be raised when the same files would decode to other arrays
+FORMAT = 2  # raise it when the same files would decode to other arrays
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+SAMPLED_FILES, SAMPLED_BLOCKS, BLOCK = 64, 16, 4096  # of a folder, of a file, and bytes
 
 
 def fingerprint(folder: Path) -> str:
-    """Hash of the names, sizes and times of all files below a folder."""
+    """Hash of the names, sizes and times of all files below a folder and of sampled bytes: all files are too many to
+    read at every load, see `benchmarks.verify_dataset`."""
     digest = blake2b(f"{FORMAT}\n".encode(), digest_size=8)
-    for line in sorted(_files(folder, "")):
-        digest.update(line.encode(errors="surrogateescape"))
+    files = sorted(_files(folder, ""))
+    for name, size, changed, _ in files:
+        digest.update(f"{name}\t{size}\t{changed}\n".encode(errors="surrogateescape"))
+    for _, size, _, path in files[:: -(-len(files) // SAMPLED_FILES) or 1]:
+        digest.update(_sample(path, size))
     return digest.hexdigest()
 
 
-def _files(folder: str | Path, prefix: str, above: frozenset[str] = frozenset()) -> Iterator[str]:
-    """A line for every file; scandir, since Tiny-ImageNet has 120,000 and this runs at every load. A link that leads
-    nowhere, or back to a folder above it, is passed over."""
+def _sample(path: str, size: int) -> bytes:
+    """Evenly spaced blocks of a file, the first and the last among them."""
+    last = max(size - BLOCK, 0)
+    starts = sorted({last * block // (SAMPLED_BLOCKS - 1) for block in range(SAMPLED_BLOCKS)})
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - of scandir
+            return b"".join(file.read(BLOCK) for start in starts if file.seek(start) >= 0)
+    except OSError:  # left to the reader of the data set to report
+        return b""
+
+
+def _files(folder: str | Path, prefix: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, int, int, str]]:
+    """Name, size, time and path of every file, by scandir, since Tiny-ImageNet has 120,000. Skips anything but regular
+    files, broken links and links to a folder above."""
     here = above | {os.path.realpath(folder)}
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -68,34 +87,42 @@ def _files(folder: str | Path, prefix: str, above: frozenset[str] = frozenset())
                 continue
             if entry.is_dir():
                 yield from _files(entry.path, f"{prefix}{entry.name}/", here)
-            else:
+            elif entry.is_file():
                 stat = entry.stat()
-                yield f"{prefix}{entry.name}\t{stat.st_size}\t{stat.st_mtime_ns}\n"
+                yield f"{prefix}{entry.name}", stat.st_size, stat.st_mtime_ns, entry.path
 
 
-def load(place: Path) -> tuple[Decoded, str] | None:
-    """What was kept at `place`, mapped into memory, and its content hash; None where it is absent or damaged."""
+def load_decoded(place: Path) -> tuple[Decoded, str] | None:
+    """The arrays stored at `place`, mapped into memory, and their content hash; None if they are absent or damaged.
+
+    All bytes are verified against digests: a few tenths of a second for CIFAR, divided by the number of cores."""
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of NumPy, about damaged headers
+            arrays = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS}
         meta = json.loads((place / "meta.json").read_text(encoding="utf-8"))
-        arrays = {name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in ARRAYS}
-        return Decoded(**arrays, class_names=tuple(meta["class_names"])), str(meta["content"])
-    except (OSError, ValueError, KeyError, TypeError):
+        decoded, content = Decoded(**arrays, class_names=tuple(meta["class_names"])), meta["content"]
+        return (decoded, content) if meta == _meta(decoded, content) else None
+    except Exception:  # NumPy raises nearly any exception for a damaged header, even the tokenizer's
         return None
 
 
-def keep(place: Path, decoded: Decoded, content: str) -> None:
-    """Write aside, then rename: a reader sees all or nothing, and of two writers one wins. Failing costs only time."""
-    aside = place.with_name(f".{place.name}-{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        aside.mkdir(parents=True)
+def _meta(decoded: Decoded, content: str) -> dict[str, Any]:
+    meta: dict[str, Any] = {"content": content, "class_names": list(decoded.class_names)}
+    for name in ARRAYS:
+        array = np.ascontiguousarray(getattr(decoded, name))
+        data = array.reshape(-1).view(np.uint8).data
+        meta[name] = digest_of([(f"{array.dtype} {array.shape}", data)])
+    return meta | {"digest": blake2b(json.dumps(meta).encode(), digest_size=16).hexdigest()}
+
+
+def store_decoded(place: Path, decoded: Decoded, content: str) -> None:
+    """Store arrays so that readers see all of them or none, and one of two writers wins. A failure costs only time."""
+    with contextlib.suppress(OSError), draft_folder(place) as draft:
+        remove_drafts(place.parent)
         for name in ARRAYS:
-            np.save(aside / f"{name}.npy", getattr(decoded, name))
-        meta = {"content": content, "class_names": decoded.class_names}
-        (aside / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        if load(place) is None:
-            shutil.rmtree(place, ignore_errors=True)  # what lies there is damaged
-            aside.rename(place)
-    except OSError:
-        pass
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            np.save(draft / f"{name}.npy", getattr(decoded, name))
+        (draft / "meta.json").write_text(json.dumps(_meta(decoded, content)), encoding="utf-8")
+        if load_decoded(place) is None:
+            shutil.rmtree(place, ignore_errors=True)  # damaged
+            draft.rename(place)

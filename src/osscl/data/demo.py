@@ -1,4 +1,4 @@
-"""The embedded data sets: handwritten digits to learn, and a world of letters around them; no file, no network."""
+"""The embedded data sets: handwritten digits to learn and letters around them; no files, no network."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,11 +8,11 @@ from numpy.random import Generator
 
 from osscl.data.images import Array, Decoded, canonical
 
-# Every shape once; not those that at 8 x 8 pass for a digit (B C D G I O Q S Z b f g i l o q r s z) or blur (a e m).
+# Each shape once, without those that at 8 x 8 look like a digit (BCDGIOQSZbfgiloqrsz) or blur (aem).
 LETTERS = tuple("AEFHJKLMNPRTUVWXYdhknt")
 IMAGES_PER_LETTER = 100
-DETAIL = 32  # the digits were scanned at 32 x 32 in black and white, and every 4 x 4 block counted
-GLYPH = 96  # a glyph is drawn so large, then sampled
+DETAIL = 32  # the digits were scanned in black and white at 32 x 32, then each 4 x 4 block was counted
+GLYPH = 96  # pixels a side that a glyph is drawn at before it is sampled
 
 
 def digits() -> Decoded:
@@ -24,7 +24,7 @@ def digits() -> Decoded:
 
 
 def letters() -> Decoded:
-    """Letters made the way the digits were: slanted and bent strokes in black and white, blocks of them counted."""
+    """Letters made as the digits were: slanted and bent black-and-white strokes, counted in blocks."""
     rng = np.random.default_rng(20)
     images = np.concatenate([_hand_drawn(letter, rng) for letter in LETTERS])
     labels = np.repeat(np.arange(len(LETTERS)), IMAGES_PER_LETTER)
@@ -32,12 +32,12 @@ def letters() -> Decoded:
 
 
 def letters_turned() -> Decoded:
-    """The letters, lying on their side: a quarter turn to the left."""
+    """The letters rotated by 90 degrees to the left."""
     return _redrawn(lambda images: np.rot90(images, axes=(2, 3)))
 
 
 def letters_faint() -> Decoded:
-    """The letters in grey on a tinted ground: black and white are halfway to the middle."""
+    """The letters in grey on a tinted background: at half the contrast."""
     return _redrawn(lambda images: images // 2 + 64)
 
 
@@ -53,7 +53,7 @@ def _shades(counts: Array) -> Array:
 
 
 def _split(images: Array, labels: Array, class_names: Sequence[str]) -> Decoded:
-    """A quarter of every class as tests: in canonical order rows lie by a hash, as good as any generator's choice."""
+    """Hold out a quarter of every class; in canonical order, rows are sorted by a hash and so as good as random."""
     images, labels = canonical(images, labels)
     first = np.searchsorted(labels, labels)  # where the class of each row begins
     test = np.arange(len(labels)) - first < np.bincount(labels)[labels] // 4
@@ -61,7 +61,7 @@ def _split(images: Array, labels: Array, class_names: Sequence[str]) -> Decoded:
 
 
 def _hand_drawn(letter: str, rng: Generator) -> Array:
-    """Images of one letter, (n, 1, 8, 8) uint8, no two alike."""
+    """Different images of one letter, (n, 1, 8, 8) uint8."""
     n = IMAGES_PER_LETTER
 
     def between(low: float, high: float) -> Array:
@@ -69,7 +69,7 @@ def _hand_drawn(letter: str, rng: Generator) -> Array:
 
     y, x = np.meshgrid(*[(np.arange(DETAIL) + 0.5) / DETAIL * 2 - 1] * 2, indexing="ij")  # the image is [-1, 1]^2
     x, y = x - between(-0.12, 0.08), y - between(-0.06, 0.06)
-    # Slant, turn and bend as polynomials: no sine or cosine, whose last bit differs between machines.
+    # Slant, turn and bend are polynomials: the last bit of sine and cosine differs between machines.
     slanted = x + between(-0.3, 0.2) * y + between(-0.15, 0.15) * y * y + between(-0.1, 0.1) * x * y
     turned = y + between(-0.15, 0.15) * x + between(-0.12, 0.12) * x * x + between(-0.1, 0.1) * x * y
     across, down = slanted / between(0.56, 0.8), turned / between(0.94, 1.06)
@@ -79,21 +79,21 @@ def _hand_drawn(letter: str, rng: Generator) -> Array:
     column, row = (np.floor((axis + 1) / 2 * GLYPH).astype(int) for axis in (across, down))
     inside = (column >= 0) & (column < GLYPH) & (row >= 0) & (row < GLYPH)
     ink = glyphs[pen, row.clip(0, GLYPH - 1), column.clip(0, GLYPH - 1)] & inside
-    ink ^= rng.random(ink.shape) < between(0, 0.006)  # a scanner's specks
+    ink ^= rng.random(ink.shape) < between(0, 0.006)  # specks of a scanner
 
     counts = ink.reshape(n, 8, DETAIL // 8, 8, DETAIL // 8).sum((2, 4))
     return _shades(np.round(counts * between(0.95, 1.03)).clip(max=16))
 
 
 def _glyph(letter: str, stroke: int) -> Array:
-    """A letter filling a square, (96, 96) bool, drawn with Pillow's own font and a pen of that width."""
+    """A letter that fills a square, (96, 96) bool, drawn in Pillow's default font with that stroke width."""
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(size=GLYPH)
     box = font.getbbox(letter, stroke_width=stroke)
     left, top, right, bottom = (int(edge) for edge in box)
     height = bottom - top
-    width = max(right - left, round(0.75 * height))  # a thin letter is not to be stretched into a fat one
+    width = max(right - left, round(0.75 * height))  # does not stretch narrow letters
     page = Image.new("L", (width, height))
     start = ((width - right - left) // 2, -top)
     ImageDraw.Draw(page).text(start, letter, fill=255, font=font, stroke_width=stroke)

@@ -1,4 +1,4 @@
-"""Images and labels in memory: the form in which every data set reaches the rest of the package."""
+"""Images and labels in memory, the form that the rest of the package uses."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Labeled:
         return Labeled(self.images.to(device), self.labels.to(device))
 
     def rows(self, index: Tensor) -> Labeled:
-        """The rows that `index` names, in its order."""
+        """The rows in `index`, in its order."""
         return Labeled(self.images[index], self.labels[index])
 
 
 def concat(*parts: Labeled) -> Labeled:
-    """All rows of all parts, one part after the other."""
+    """All rows of all parts, in order."""
     return Labeled(torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts]))
 
 
 def as_tensor(images: Tensor | Array) -> Tensor:
-    """Images as they were given; an array that goes backwards, or may not be written to, becomes a copy."""
+    """Images as a tensor; arrays with negative strides or without write access are copied."""
     try:
         return torch.as_tensor(
             np.require(images, requirements=["C", "W"]) if isinstance(images, np.ndarray) else images
@@ -52,7 +52,7 @@ def as_tensor(images: Tensor | Array) -> Tensor:
 
 
 def columns_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
-    """The place of each label among `classes`, (n,); -1 for a label that is none of them."""
+    """The index of each label in `classes`, (n,); -1 for labels that are not in it."""
     places = torch.full((max(classes) + 1,), -1, device=labels.device)
     places[torch.tensor(classes, device=labels.device)] = torch.arange(len(classes), device=labels.device)
     known = labels < len(places)
@@ -61,13 +61,13 @@ def columns_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class ImageBank:
-    """A whole data set: what may be learned from, what is tested on, and what the classes are called."""
+    """A whole data set: training and test images and the names of the classes."""
 
     name: str
     train: Labeled
     test: Labeled
     class_names: tuple[str, ...]
-    content: str  # hash of every pixel and label: equal content, equal data
+    content: str  # hash of all pixels and labels
 
     def to(self, device: torch.device | str) -> ImageBank:
         """The same bank on another device."""
@@ -86,7 +86,7 @@ class Decoded:
 
 
 def canonical(images: Array, labels: Array) -> tuple[Array, Array]:
-    """The same rows ordered by label, then by a hash of the pixels: the order of the files leaves no trace."""
+    """The rows sorted by label, then by a hash of the pixels, so that the order in the files does not matter."""
     images = np.ascontiguousarray(images)
     digests = b"".join(blake2b(row.data, digest_size=8).digest() for row in images)
     order = np.lexsort((np.frombuffer(digests, dtype=">u8"), labels))
@@ -94,7 +94,7 @@ def canonical(images: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def content_hash(decoded: Decoded) -> str:
-    """Hash over shapes, pixels and labels of both splits, 32 hex digits."""
+    """Hash of the shapes, pixels and labels of both splits, 32 hex digits."""
     digest = blake2b(digest_size=16)
     for images, labels in (
         (decoded.train_images, decoded.train_labels),
@@ -114,7 +114,7 @@ def in_canonical_order(decoded: Decoded) -> Decoded:
 
 
 def as_bank(name: str, decoded: Decoded, content: str) -> ImageBank:
-    """Tensors of their own memory: the arrays may be read-only maps of a file."""
+    """A bank of copies, since the arrays may be read-only maps of a file."""
     train = Labeled(torch.from_numpy(np.array(decoded.train_images)), torch.from_numpy(np.array(decoded.train_labels)))
     test = Labeled(torch.from_numpy(np.array(decoded.test_images)), torch.from_numpy(np.array(decoded.test_labels)))
     return ImageBank(name, train, test, decoded.class_names, content)

@@ -162,7 +162,7 @@ def only_tries(schedule: Schedule) -> bool:
     return is_capped or schedule.small_net or schedule.name in TRIALS
 
 
-def compare(table: str, better: str, worse: str, against: str | None = None) -> Comparison:
+def versus(table: str, better: str, worse: str, against: str | None = None) -> Comparison:
     """Two cells by name; `against` is the table of the second where it is another."""
     return Comparison(table, cell_of(table, better), cell_of(against or table, worse))
 
@@ -249,7 +249,7 @@ FEW_LABELS = {
 def _above(competitor: str) -> Claim:
     """URSL is above a competitor in every setting of the main tables where the paper's own numbers say so."""
     settings = [
-        compare(table, f"{row}/ursl", f"{row}/{competitor}") for table, rows in FEW_LABELS.items() for row in rows
+        versus(table, f"{row}/ursl", f"{row}/{competitor}") for table, rows in FEW_LABELS.items() for row in rows
     ]
     stated = tuple(comparison for comparison in settings if (comparison.published or 0) > 0)
     but = "" if len(stated) == len(settings) else ", except where the paper's own table has it ahead"
@@ -259,7 +259,7 @@ def _above(competitor: str) -> Claim:
 def _against_full_supervision(competitor: str) -> tuple[Comparison, ...]:
     """URSL with the larger P against a competitor with all labels."""
     return tuple(
-        compare(table, f"{row}/ursl", f"all-labels/{competitor}")
+        versus(table, f"{row}/ursl", f"all-labels/{competitor}")
         for table, rows in FEW_LABELS.items()
         for row in rows
         if row.startswith("p10")
@@ -267,71 +267,86 @@ def _against_full_supervision(competitor: str) -> tuple[Comparison, ...]:
 
 
 CLAIMS: tuple[Claim, ...] = (
-    Claim("L_sup helps", (compare("T4", "all-losses/ursl", "without-sup/ursl"),)),
-    Claim("L_TD helps", (compare("T4", "all-losses/ursl", "without-td/ursl"),)),
-    Claim("L_KD helps", (compare("T4", "all-losses/ursl", "without-kd/ursl"),)),
-    Claim("L_TD helps beside L_sup alone", (compare("T4", "without-kd/ursl", "only-sup/ursl"),)),
-    Claim("L_KD helps beside L_sup alone", (compare("T4", "without-td/ursl", "only-sup/ursl"),)),
-    Claim("L_KD alone beats L_KD with L_TD", (compare("T4", "only-kd/ursl", "without-sup/ursl"),)),
+    Claim("L_sup helps", (versus("T4", "all-losses/ursl", "without-sup/ursl"),)),
+    Claim("L_TD helps", (versus("T4", "all-losses/ursl", "without-td/ursl"),)),
+    Claim("L_KD helps", (versus("T4", "all-losses/ursl", "without-kd/ursl"),)),
+    Claim("L_TD helps beside L_sup alone", (versus("T4", "without-kd/ursl", "only-sup/ursl"),)),
+    Claim("L_KD helps beside L_sup alone", (versus("T4", "without-td/ursl", "only-sup/ursl"),)),
+    Claim("L_KD alone beats L_KD with L_TD", (versus("T4", "only-kd/ursl", "without-sup/ursl"),)),
     Claim(
         "T-hat helps",
-        (compare("T5", "variant3/ursl", "variant1/ursl"), compare("T5", "variant4/ursl", "variant2/ursl")),
+        (
+            versus("T5", "variant3/ursl", "variant1/ursl"),
+            versus("T5", "variant4/ursl", "variant2/ursl"),
+        ),
     ),
     Claim(
         "U-hat helps",
-        (compare("T5", "variant2/ursl", "variant1/ursl"), compare("T5", "variant4/ursl", "variant3/ursl")),
+        (
+            versus("T5", "variant2/ursl", "variant1/ursl"),
+            versus("T5", "variant4/ursl", "variant3/ursl"),
+        ),
     ),
     Claim(
         "more related images help",
         (
-            compare("T12", "4500-9000/ursl", "1000-9000/ursl"),
-            compare("T12", "9000-9000/ursl", "4500-9000/ursl"),
-            compare("T12", "9000-4500/ursl", "4500-4500/ursl"),
+            versus("T12", "4500-9000/ursl", "1000-9000/ursl"),
+            versus("T12", "9000-9000/ursl", "4500-9000/ursl"),
+            versus("T12", "9000-4500/ursl", "4500-4500/ursl"),
         ),
     ),
     Claim(
         "unrelated images alone beat labels alone, by Co2L",
-        (compare("T10", "only-unrelated/ursl", "only-supervised/co2l"),),
+        (versus("T10", "only-unrelated/ursl", "only-supervised/co2l"),),
     ),
     Claim(
         "unrelated images alone beat labels alone, by URSL with an empty U_t",
-        (compare("T10", "only-unrelated/ursl", "only-supervised/ursl"),),
+        (versus("T10", "only-unrelated/ursl", "only-supervised/ursl"),),
     ),
     *(
         Claim(
             f"unlabelled images of {classes} classes alone beat labels alone, by {name}",
-            (compare("T9", f"{row}/ursl", f"only-supervised/{column}"),),
+            (versus("T9", f"{row}/ursl", f"only-supervised/{column}"),),
         )
         for row, classes in (("after", "this step's and later"), ("before", "earlier"))
         for name, column in (("Co2L", "co2l"), ("URSL with an empty U_t", "ursl"))
     ),
-    Claim("unrelated images help beside related ones", (compare("T10", "osscl/ursl", "only-related/ursl"),)),
+    Claim("unrelated images help beside related ones", (versus("T10", "osscl/ursl", "only-related/ursl"),)),
     Claim(
         "unlabelled images of a part of the main classes beat labels alone, by Co2L",
-        tuple(compare("T11", f"{part}/ursl", "only-supervised/co2l") for part in ("25-percent", "50-percent")),
+        tuple(versus("T11", f"{part}/ursl", "only-supervised/co2l") for part in ("25-percent", "50-percent")),
     ),
-    Claim("rainbow is level with random", (compare("T15", "rainbow/ursl", "random/ursl"),), low=-LEVEL, high=LEVEL),
-    Claim("random beats high confidence", (compare("T15", "random/ursl", "high-confidence/ursl"),)),
-    Claim("high confidence beats low", (compare("T15", "high-confidence/ursl", "low-confidence/ursl"),)),
+    Claim("rainbow is level with random", (versus("T15", "rainbow/ursl", "random/ursl"),), low=-LEVEL, high=LEVEL),
+    Claim("random beats high confidence", (versus("T15", "random/ursl", "high-confidence/ursl"),)),
+    Claim("high confidence beats low", (versus("T15", "high-confidence/ursl", "low-confidence/ursl"),)),
     Claim(
         "BYOL is better than SimCLR",
-        (compare("T17", "byol/ursl", "simclr/ursl"), compare("T18", "byol/ursl", "simclr/ursl")),
+        (versus("T17", "byol/ursl", "simclr/ursl"), versus("T18", "byol/ursl", "simclr/ursl")),
         unsettled="a BYOL that does not collapse, chosen on validation rows",
     ),
     Claim(
         "BYOL is slower than SimCLR",
-        (compare("T17", "byol/minutes", "simclr/minutes"), compare("T18", "byol/minutes", "simclr/minutes")),
+        (
+            versus("T17", "byol/minutes", "simclr/minutes"),
+            versus("T18", "byol/minutes", "simclr/minutes"),
+        ),
         "minutes",
     ),
-    Claim("pre-training is a small gain", (compare("T16", "pretrained/ursl", "continual/ursl"),), high=SMALL),
+    Claim("pre-training is a small gain", (versus("T16", "pretrained/ursl", "continual/ursl"),), high=SMALL),
     Claim(
         "the gate's AUROC rises over time",
-        (compare("F1", "9000-9000/ursl", "9000-9000/ursl"), compare("F2", "4500-4500/ursl", "4500-4500/ursl")),
+        (
+            versus("F1", "9000-9000/ursl", "9000-9000/ursl"),
+            versus("F2", "4500-4500/ursl", "4500-4500/ursl"),
+        ),
         "auroc",
     ),
     Claim(
         "the gate's precision rises over time",
-        (compare("F1", "9000-9000/ursl", "9000-9000/ursl"), compare("F2", "4500-4500/ursl", "4500-4500/ursl")),
+        (
+            versus("F1", "9000-9000/ursl", "9000-9000/ursl"),
+            versus("F2", "4500-4500/ursl", "4500-4500/ursl"),
+        ),
         "precision",
     ),
     *(

@@ -35,7 +35,7 @@ class Verdict:
 
     @property
     def mood(self) -> Mood:
-        """Whether it speaks for the paper's number or claim, against it, or leaves it open."""
+        """Whether it confirms the paper's number or claim, contradicts it, or leaves it open."""
         return MOODS.get(self.kind, "open")
 
     @property

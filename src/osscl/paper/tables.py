@@ -296,7 +296,7 @@ T18 = self_supervision("T18", ABLATION, (30.4, 0.2), (32.3, 0.8), (219, 445))
 NO_NUMBERS = "the paper draws the curves without numbers, and says that both rise with the number of seen classes"
 
 
-def over_time(id: str, images: int) -> Table:
+def gate_figure(id: str, images: int) -> Table:
     """The gate, with as many related images as unrelated ones."""
     cell = Cell(f"{images}-{images}", "ursl", amounts(images, images), "ursl")
     setting = f", {images} related and {images} unrelated images"
@@ -305,7 +305,7 @@ def over_time(id: str, images: int) -> Table:
     return Table(id, title, (cell,), of_paper=(NO_NUMBERS,), setting=setting, short=short)
 
 
-F1, F2 = over_time("F1", 9000), over_time("F2", 4500)
+F1, F2 = gate_figure("F1", 9000), gate_figure("F2", 4500)
 
 
 WITH_CO2L = "Co2L, which learns from labels only, is run beside URSL; the paper states these limits without numbers"
@@ -397,8 +397,9 @@ def chosen_rows() -> list[tuple[str, ...]]:
     """Fields that the paper names or in which our configurations differ: its value and each of ours."""
     ours = [flat(plain(configuration(name))) for name in COMPARED]
     named = [field for field in ours[0] if field in CHOSEN]
-    differ = [field for field in ours[0] if field not in CHOSEN and any(one[field] != ours[0][field] for one in ours)]
-    return [(f, _written(CHOSEN.get(f)), *(_written(one[f]) for one in ours)) for f in (*named, *differ)]
+    fields = dict.fromkeys(field for one in ours for field in one if field not in CHOSEN)
+    differ = [field for field in fields if any(one.get(field) != ours[0].get(field) for one in ours)]
+    return [(f, _written(CHOSEN.get(f)), *(_written(one.get(f)) for one in ours)) for f in (*named, *differ)]
 
 
 def _written(value: Any) -> str:

@@ -3,10 +3,9 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import PurePosixPath
 from urllib.parse import quote
-
-from osscl.report.html import escape
 
 MOST = 60  # pictures of a folder on the page; all are in the folder
 STYLE = """

@@ -1,13 +1,12 @@
 """The gate over time, from records: as a table of numbers, and as a drawing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from statistics import mean, stdev
 
-from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, text_section
-from osscl.report.plots import BAND, Figure, Key, axis, curve, plot
-from osscl.runs.record import GateRecord, RunRecord
+from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
+from osscl.runs.record import RunRecord
 
 AUROC, PRECISION = "AUROC, related against foreign", "precision"
 WIDTH, HEIGHT, LEFT, TOP = 300, 200, 50, 70  # of a panel, and the margins for text
@@ -34,21 +33,13 @@ class Point:
         return None if self.mean is None else Number(self.mean, self.std, len(self.values), digits=3)
 
 
-def auroc(gate: GateRecord) -> float | None:
-    return gate.auroc_related
-
-
-def precision(gate: GateRecord) -> float | None:
-    return gate.precision
-
-
-def over_time(records: Sequence[RunRecord], value: Callable[[GateRecord], float | None]) -> list[Point]:
-    """A value of the gate by the number of classes seen."""
+def gate_points(records: Sequence[RunRecord], field: str) -> list[Point]:
+    """A field of the gate by the number of classes seen."""
     points = []
     for t in range(max((len(record.steps) for record in records), default=0)):
         classes = sum(len(step.new_classes) for step in records[0].steps[: t + 1])
         gates = [record.steps[t].gate for record in records]
-        values = [value(gate) for gate in gates if gate is not None]
+        values = [getattr(gate, field) for gate in gates if gate is not None]
         points.append(Point(classes, tuple(one for one in values if one is not None)))
     return points
 
@@ -57,30 +48,17 @@ def gate_table(title: str, notes: Sequence[str], records: Sequence[RunRecord]) -
     """Both curves as numbers."""
     fields = ("auroc", "auroc_std", "auroc_n")
     columns = (Column("seen classes", "number"), Column(AUROC, "mean", fields), Column(PRECISION, "mean"))
-    both = zip(over_time(records, auroc), over_time(records, precision), strict=True)
+    both = zip(gate_points(records, "auroc_related"), gate_points(records, "precision"), strict=True)
     rows: list[Row] = [(one.classes, one.number, other.number) for one, other in both]
     about = f"Means over seeds; precision is the share of U-hat that is of the main set. {SPREAD}"
     return ResultTable(title, columns, rows or [(None, None, None)], (about, *notes))
 
 
-def figure(table: ResultTable, records: Sequence[RunRecord]) -> Figure:
-    """Both curves in one figure of a page."""
-    classes = [point.classes for point in over_time(records, auroc)]
-    keys = (Key(AUROC, 0), Key(PRECISION, 1))
-    data = []
-    for key, value in zip(keys, (auroc, precision), strict=True):
-        by_seed = [[None if step.gate is None else value(step.gate) for step in run.steps] for run in records]
-        data += curve(key, classes, by_seed, f"%{{x}} classes: {key.name} %{{y:.3f}}")
-    drawn = plot(data, xaxis=axis("classes seen", tickvals=classes), yaxis=axis("", range=[0, 1.02]))
-    caption = " ".join([*table.notes, *([BAND] if len(records) > 1 else [])])
-    return Figure(table.title, caption, (drawn,), text_section(table), height=340, keys=keys)
-
-
 def gate_svg(title: str, about: str, records: Sequence[RunRecord]) -> str:
     """Both curves side by side; a band is one standard deviation over the seeds to either side."""
     panels = [
-        _panel(AUROC, over_time(records, auroc), 0),
-        _panel(PRECISION, over_time(records, precision), WIDTH + 2 * LEFT),
+        _panel(AUROC, gate_points(records, "auroc_related"), 0),
+        _panel(PRECISION, gate_points(records, "precision"), WIDTH + 2 * LEFT),
     ]
     size = f'width="{2 * (WIDTH + 2 * LEFT)}" height="{HEIGHT + TOP + 50}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12" role="img">'

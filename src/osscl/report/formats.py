@@ -196,7 +196,6 @@ def latex_text(text: str) -> str:
 def to_rich(table: ResultTable, width: int) -> "Group":
     """Title, table and notes for a terminal of this width."""
     from rich import box
-    from rich.cells import cell_len
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -204,15 +203,25 @@ def to_rich(table: ResultTable, width: int) -> "Group":
     shown = table.shown()
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     cells = [[value_text(value) for value in row] for row in shown.rows]
-    names = [i for i, column in enumerate(shown.columns) if column.kind == "text"][:2]
-    longest = [max(map(cell_len, [shown.columns[i].name, *(row[i] for row in cells)])) for i in names]
-    whole = sum(longest) + ROOM * (len(shown.columns) - len(names)) <= width  # names that are copied are not broken
+    whole = _unbroken(shown, cells, width)
     for i, column in enumerate(shown.columns):
         justify: Any = "right" if column.kind == "number" else "left"
-        made.add_column(column.name, overflow="fold", justify=justify, no_wrap=whole and i in names)
+        made.add_column(column.name, overflow="fold", justify=justify, no_wrap=i in whole)
     for row in cells:
         made.add_row(*row)
     return Group(Text(table.title), Text(), made, Text(), *map(Text, table.notes))
+
+
+def _unbroken(table: ResultTable, cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """The first two text columns, or the first, if the others have room: names that are copied are not broken."""
+    from rich.cells import cell_len
+
+    names = [i for i, column in enumerate(table.columns) if column.kind == "text"]
+    for kept in (names[:2], names[:1]):
+        longest = [max(map(cell_len, [table.columns[i].name, *(row[i] for row in cells)])) for i in kept]
+        if sum(longest) + ROOM * (len(table.columns) - len(kept)) <= width:
+            return kept
+    return []
 
 
 @functools.cache
@@ -224,6 +233,7 @@ def environment() -> "Environment":
         loader=PackageLoader("osscl", "report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    made.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     made.filters |= {"prose": prose, "value_text": value_text}
     made.tests |= {
         "number": lambda value: isinstance(value, Number),
@@ -247,47 +257,3 @@ def to_html(table: ResultTable, css: str = "") -> str:
 
 
 RENDERERS: dict[str, Callable[[ResultTable], str]] = {"markdown": to_markdown, "csv": to_csv, "latex": to_latex}
-
-
-# ----- Tables of text, until the page's figures have typed tables
-
-
-@dataclass(frozen=True)
-class TableSection:
-    """A table whose cells are text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    note: str = ""
-
-    @property
-    def typed(self) -> ResultTable:
-        return ResultTable(self.title, tuple(map(Column, self.columns)), self.rows, (self.note,))
-
-
-def text_section(table: ResultTable) -> TableSection:
-    shown = table.shown()
-    rows = [tuple(map(value_text, row)) for row in shown.rows]
-    return TableSection(table.title, tuple(column.name for column in shown.columns), rows, "\n".join(table.notes))
-
-
-def as_markdown(table: TableSection) -> str:
-    return to_markdown(table.typed)
-
-
-def as_csv(table: TableSection) -> str:
-    return to_csv(table.typed)
-
-
-def as_latex(table: TableSection) -> str:
-    return to_latex(table.typed)
-
-
-FORMATS: dict[str, Callable[[TableSection], str]] = {"markdown": as_markdown, "csv": as_csv, "latex": as_latex}
-
-
-def as_text(tables: Sequence[TableSection], form: str) -> str:
-    title = {"markdown": "## {}\n\n", "csv": "# {}\n", "latex": "% {}\n"}[form]
-    heads = [title.format(table.title) if len(tables) > 1 else "" for table in tables]
-    return "\n".join(head + FORMATS[form](table) for head, table in zip(heads, tables, strict=True))

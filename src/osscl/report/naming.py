@@ -7,7 +7,7 @@ from osscl.config import content_id, plain
 from osscl.methods import CONFIGURATIONS
 from osscl.runs.presets import demo_sized, on_small_net
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import display_name
+from osscl.runs.spec import configuration_name
 from osscl.stream.scenario import ScenarioSpec
 
 MOST_CHANGES = 4  # listed in a name
@@ -37,12 +37,10 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
     return regime + [f"{key}={value}" for key, value in changed.items()] + own
 
 
-def method_name(record: RunRecord) -> str:
+def method_label(record: RunRecord) -> str:
     """The configuration's name; for fields without a name, the nearest configuration and what differs from it."""
-    method, name = record.spec.method, display_name(record.spec)
-    if type(method) not in map(type, CONFIGURATIONS.values()):  # of another package, whose defaults are unknown here
-        return f"{name} {content_id(method, 6)}"
-    if name in CONFIGURATIONS:
+    method, kind = record.spec.method, record.spec.type
+    if (name := configuration_name(method)) is not None:
         return name
     near = [(name, changes(plain(config), plain(method))) for name, config in _named_configs(type(method))]
     # Prefer the name it ran under, though its fields may have changed since.
@@ -51,7 +49,7 @@ def method_name(record: RunRecord) -> str:
         name, changed = min(near, key=lambda one: len(one[1]))
         if len(changed) <= MOST_CHANGES:
             return ", ".join([name, *(f"{key}={value}" for key, value in changed.items())])
-    return f"{record.configuration} {content_id(method, 6)}"
+    return f"{kind} {content_id(method, 6)}"
 
 
 def _named_configs(kind: type) -> Iterator[tuple[str, Any]]:

@@ -1,116 +1,416 @@
 "use strict";
-(() => {
-  const root = document.documentElement;
-  const asked = window.matchMedia("(prefers-color-scheme: dark)");
-  const button = document.getElementById("theme");
-  const drawn = new Map(); // element -> which of its plots is shown
+/* The page from its data: a setting and schedule are chosen, rows are pinned, and the address holds the view. */
+const data = JSON.parse(document.getElementById("data").textContent);
+const MOST_PINS = 4, FEW_CLASSES = 12;
+const COLOURS = ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)"], DASHES = [null, "9 4", "3 3", "9 3 2 3"];
+const KINDS = { // words, colour, dash
+  seen: ["classes seen so far", "var(--c1)", ""], unseen: ["classes to come", "var(--c4)", "6 4"],
+  foreign: ["foreign sets", "var(--c2)", "2 3"], main: ["the main set", "var(--c1)", ""],
+};
+const byId = id => document.getElementById(id);
+const all = selector => [...document.querySelectorAll(selector)];
 
-  const remembered = () => { try { return localStorage.getItem("osscl-theme"); } catch { return null; } };
-  const remember = (theme) => { try { localStorage.setItem("osscl-theme", theme); } catch { /* a file may have no storage */ } };
-
-  function paint(theme) {
-    root.dataset.theme = theme;
-    button.textContent = theme === "dark" ? "Light" : "Dark";
-    for (const element of drawn.keys()) draw(element);
-  }
-
-  // "@name" is a colour of the page, "@name/0.2" the same, see-through.
-  function resolved(value, style) {
-    if (typeof value === "string" && value.startsWith("@")) {
-      const [name, share] = value.slice(1).split("/");
-      const color = style.getPropertyValue(`--${name}`).trim();
-      return share ? color + Math.round(255 * Number(share)).toString(16).padStart(2, "0") : color;
-    }
-    if (Array.isArray(value)) return value.map((item) => resolved(item, style));
-    if (value && typeof value === "object") {
-      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, resolved(item, style)]));
-    }
-    return value;
-  }
-
-  const AXIS = { gridcolor: "@grid", zerolinecolor: "@line", linecolor: "@line", tickcolor: "@line", title: { font: { size: 13 } } };
-  const LOOK = {
-    font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: "@ink" },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", xaxis: AXIS, yaxis: AXIS,
-    hoverlabel: { bgcolor: "@card", bordercolor: "@line", font: { color: "@ink" } },
-  };
-
-  function hiddenKeys(element) {
-    const found = new Set();
-    for (let scope = element.closest(".legend-scope"); scope; scope = scope.parentElement.closest(".legend-scope")) {
-      for (const key of scope.querySelectorAll(":scope > .legend button[aria-pressed=false]")) found.add(key.dataset.key);
-    }
-    return found;
-  }
-
-  function draw(element) {
-    const box = element.closest("figure");
-    const plots = JSON.parse(box.querySelector("script").textContent);
-    const slider = box.querySelector("input[type=range]");
-    const { data, layout } = plots[slider ? Number(slider.value) : 0];
-    const style = getComputedStyle(root);
-    const hidden = hiddenKeys(element);
-    const traces = data.map((trace) => ({ ...trace, visible: !hidden.has(trace.legendgroup) }));
-    const margin = { l: 46, r: 14, t: 14, b: 40, ...layout.margin };
-    const whole = { ...layout, margin, showlegend: false, dragmode: false, template: { layout: LOOK } };
-    drawn.set(element, true);
-    return Plotly.react(element, resolved(traces, style), resolved(whole, style), { displayModeBar: false, responsive: true });
-  }
-
-  const near = new IntersectionObserver((seen) => {
-    for (const { isIntersecting, target } of seen) {
-      if (isIntersecting && !drawn.has(target)) draw(target);
-    }
-  }, { rootMargin: "600px" });
-
-  for (const element of document.querySelectorAll(".plot")) near.observe(element);
-  window.addEventListener("beforeprint", () => {
-    for (const element of document.querySelectorAll(".plot")) if (element.checkVisibility()) draw(element);
+// ----- the view: what is looked at, kept in the address
+const view = { section: null, setting: null, schedule: null, pins: [], step: null, open: [] };
+function readAddress() {
+  const [section, query] = location.hash.slice(1).split("?"), given = new URLSearchParams(query);
+  const list = name => (given.get(name) ?? "").split(",").filter(Boolean);
+  const here = data.chapters.filter(one => one.key === given.get("setting"));
+  const chosen = here.find(one => one.schedule === given.get("schedule")) ?? here[0] ?? data.chapters[data.opening];
+  const step = Number(given.get("step"));
+  Object.assign(view, {
+    section: section && byId(section) ? section : null, setting: chosen.key, schedule: chosen.schedule,
+    pins: list("pins"), step: step >= 1 ? Math.floor(step) : null, open: list("open"),
   });
-
-  for (const legend of document.querySelectorAll(".legend")) {
-    legend.addEventListener("click", (event) => {
-      const key = event.target.closest("button");
-      if (!key) return;
-      key.setAttribute("aria-pressed", String(key.getAttribute("aria-pressed") !== "true"));
-      for (const element of legend.closest(".legend-scope").querySelectorAll(".plot")) if (drawn.has(element)) draw(element);
-    });
+}
+function address(section) {
+  const given = new URLSearchParams({ setting: view.setting, schedule: view.schedule });
+  if (view.pins.length) given.set("pins", view.pins.join(","));
+  if (view.step) given.set("step", view.step);
+  if (view.open.length) given.set("open", view.open.join(","));
+  return `#${section ?? "result"}?${given.toString().replaceAll("%2C", ",")}`;
+}
+function writeAddress() {
+  history.replaceState(null, "", address(view.section));
+  for (const link of all("nav a, a.link")) {
+    link.dataset.to ??= link.hash.slice(1);
+    link.setAttribute("href", address(link.dataset.to));
   }
+}
+const chapter = () => data.chapters.find(one => one.key === view.setting && one.schedule === view.schedule);
+const row = key => chapter().rows.find(one => one.key === key);
+const pinned = () => view.pins.map(row).filter(Boolean);
+const focus = () => (pinned().length ? pinned() : chapter().highlighted.map(row));
+const colour = one => COLOURS[focus().indexOf(one)] ?? null;
+const dash = one => DASHES[focus().indexOf(one)] ?? null;
+const about = () => `${chapter().label}; schedule ${chapter().schedule}; ${chapter().on} images`;
+/* Rows as series: grey ones first, so that those in focus lie on top; dashes show lines that cover each other. */
+function series(rows, runsOf) {
+  const ordered = [...rows.filter(one => !colour(one)), ...focus().filter(one => rows.includes(one))];
+  return ordered.map(one => ({ name: one.name, colour: colour(one), dash: dash(one), ...overSeeds(runsOf(one)) }));
+}
+function focusLegend(rows) {
+  const shownRows = focus().filter(one => rows.includes(one)).map(one => [one.name, colour(one), dash(one)]);
+  return legend(rows.every(colour) ? shownRows : [...shownRows, ["other rows", "var(--grey)"]]);
+}
+function item(one, values, words) {
+  const value = mean(values), sd = deviation(values);
+  const [low, high] = sd == null ? [null, null] : [value - sd, value + sd];
+  return { name: one.name, value, low, high, colour: colour(one), words };
+}
+/* Differences of two rows in a measure, by the seeds whose streams they share. */
+function paired(first, second, measure) {
+  const gaps = [];
+  first.seeds.forEach((seed, i) => {
+    const j = second.seeds.indexOf(seed), a = first[measure][i], b = second[measure][j];
+    if (j >= 0 && first.streams[i] === second.streams[j] && a != null && b != null) gaps.push({ seed, gap: a - b });
+  });
+  const values = gaps.map(one => one.gap), middle = centre(values), sd = deviation(values);
+  if (sd == null) return { gaps, values, mean: middle, low: null, high: null };
+  const half = (data.t95[values.length - 2] * sd) / Math.sqrt(values.length);
+  return { gaps, values, mean: middle, low: middle - half, high: middle + half };
+}
+const interval = gap => (gap.low == null ? DASH : `${signed(gap.low)} to ${signed(gap.high)}`);
 
-  for (const slider of document.querySelectorAll(".slider")) {
-    const names = JSON.parse(slider.dataset.names);
-    slider.querySelector("input").addEventListener("input", (event) => {
-      slider.querySelector("output").value = names[Number(event.target.value)];
-      draw(slider.closest("figure").querySelector(".plot"));
-    });
-  }
-
-  for (const panels of document.querySelectorAll(".panels")) {
-    const choice = panels.querySelector("select");
-    const show = () => {
-      for (const panel of panels.querySelectorAll(".panel")) panel.hidden = panel.id !== choice.value;
+// ----- sections: each fills its box for the current view
+const SECTIONS = {
+  result(box) {
+    const here = chapter(), named = here.rows.filter(one => one.named || colour(one));
+    const [first, ...more] = here.conclusion;
+    document.querySelector(".conclusion").replaceChildren(first, h("span", {}, ` ${more.join(" ")}`));
+    const items = named.map(one =>
+      ({ ...item(one, one.final, `${spread(one.final)}  (n = ${one.final.length})`), paper: one.published }));
+    const words = [`Final accuracy over all classes on ${here.on} images, schedule ${here.schedule}.`];
+    if (items.some(one => one.low != null)) words.push("Whisker: ± sample standard deviation over seeds.");
+    if (items.some(one => one.paper)) words.push("Diamond: the paper's mean, three runs.");
+    const columns = ["method", "final %", "n", "seeds", "the paper %", "forgetting"];
+    const cells = here.rows.map(one => [one.name, spread(one.final), one.final.length, one.seeds.join(", "),
+      one.published?.join(" ± ") ?? DASH, spread(one.forgetting)]);
+    const drawn = lines(box.clientWidth, items, { bar: true, unit: "final accuracy, %" });
+    box.replaceChildren(figure(drawn, `Final accuracy by method: ${about()}`, columns, cells, words.join(" ")));
+    showPins();
+    comparePins();
+  },
+  steps(box) {
+    const found = series(chapter().rows, one => one.overall);
+    const cells = found[0].columns.map((_, t) => [t + 1, ...found.map(one => spread(one.columns[t])).reverse()]);
+    const drawn = curves(box.clientWidth, 320, found, { unit: "accuracy on classes seen, %" });
+    box.replaceChildren(figure(drawn, `Accuracy after each step: ${about()}`,
+      ["step", ...found.map(one => one.name).reverse()], cells,
+      found.some(one => one.low) ? "Band: ± sample standard deviation over seeds." : null));
+  },
+  forgetting(box) {
+    const rows = chapter().rows.filter(one => isWhole(one.forgetting));
+    if (!rows.length) return box.replaceChildren(note("There is one step, so nothing can be forgotten."));
+    const items = rows.map(one => item(one, one.forgetting, spread(one.forgetting)));
+    const columns = ["method", "forgetting", "n", ...rows[0].dropped.map((_, k) => `classes of step ${k + 1}`)];
+    const cells = rows.map(one =>
+      [one.name, spread(one.forgetting), one.forgetting.length, ...one.dropped.map(value => shown(value))]);
+    const unit = "points lost from the best accuracy of a step's classes";
+    const drawn = lines(Math.min(box.clientWidth, 559), items, { unit });
+    box.replaceChildren(figure(drawn, `Forgetting by method: ${about()}`, columns, cells));
+  },
+  gate(box) { showReadings(box, "gate", "The gate", "No row of this setting has a gate."); },
+  known(box) { showReadings(box, "known", "Known or unknown", "No row of this setting records it."); },
+  scores(box) { showStep(box, scoresAt); },
+  pictures(box) { showStep(box, picturesAt); },
+  confusion(box) {
+    box.replaceChildren(h("div", { class: "two" }, focus().slice(0, 2).map(confusion)));
+    const probe = box.appendChild(h("i", { style: "color:var(--card)" }));
+    const rgb = name => {
+      probe.style.color = `var(${name})`;
+      return getComputedStyle(probe).color.match(/[\d.]+/g).map(Number);
     };
-    choice.addEventListener("change", show);
+    for (const canvas of box.querySelectorAll("canvas"))
+      paint(canvas, row(canvas.dataset.row).confusion, rgb("--card"), rgb("--c1"));
+    probe.remove();
+  },
+  matrix(box) {
+    const drawn = one => {
+      const title = `Accuracy by step: ${one.name}`;
+      const steps = one.matrix.map((_, t) => String(t + 1));
+      return h("div", {}, h("h3", {}, title), heat(title, one.matrix, steps, 100, "after step"));
+    };
+    box.replaceChildren(h("div", { class: "two" }, focus().slice(0, 2).map(drawn)));
+  },
+  time(box) {
+    const rows = chapter().rows, timed = rows.filter(one => one.minutes.length);
+    const phases = [...new Set(timed.flatMap(one => Object.keys(one.phases)))];
+    const shade = i => `color-mix(in srgb, ${COLOURS[i % 4]} ${i < 4 ? 100 : 50}%, var(--card))`;
+    const parts = one => phases.map((phase, i) =>
+      ({ value: one.phases[phase] ?? 0, colour: shade(i), words: `${phase}: ${shown(one.phases[phase])} min` }));
+    const items = timed.map(one => ({
+      name: one.name, value: sum(Object.values(one.phases)), colour: colour(one), parts: parts(one),
+      words: `${shown(mean(one.minutes))} min (n = ${one.minutes.length})`,
+    }));
+    const columns = ["method", "minutes", "timed runs", ...phases.map(phase => `${phase}, min`), "peak device memory",
+      "kept from past data"];
+    const cells = rows.map(one => [one.name, spread(one.minutes), `${one.minutes.length} of ${one.seeds.length}`,
+      ...phases.map(phase => shown(one.phases[phase])), gigabytes(one.peak), gigabytes(one.kept)]);
+    const drawn = items.length
+      ? [legend(phases.map((phase, i) => [phase, shade(i)])),
+         labelled(lines(box.clientWidth, items, { unit: "minutes over all steps" }), `Time by phase: ${about()}`)]
+      : [note("No run of this setting was timed alone on its device.")];
+    const title = h("h3", {}, "Minutes and bytes");
+    box.replaceChildren(...drawn, title, table(`Minutes and bytes: ${about()}`, columns, cells));
+  },
+  ablations(box) {
+    const rows = chapter().rows.filter(one => one.base);
+    if (!rows.length) return box.replaceChildren(note("No ablation of a method in this setting is recorded."));
+    const found = rows.map(one => {
+      const changed = Object.entries(one.changes).map(pair => pair.join("=")).join(", ");
+      return { one, changed, full: row(one.base), gap: paired(one, row(one.base), "final") };
+    });
+    const items = found.map(({ one, full, gap, changed }) => ({
+      name: `${full.name}: ${changed}`, value: gap.mean, low: gap.low, high: gap.high, colour: colour(one),
+      words: `${signed(gap.mean)}  (n = ${gap.values.length})`,
+    }));
+    const cells = found.map(({ one, full, gap, changed }) =>
+      [changed, full.name, spread(one.final), signed(gap.mean), interval(gap), gap.values.length]);
+    const columns = ["change", "of", "final %", "difference", "95 % interval", "paired seeds"];
+    const drawn = lines(box.clientWidth, items, { unit: "points from the full method" });
+    box.replaceChildren(figure(drawn, `Ablations: ${about()}`, columns, cells));
+  },
+  runs(box) {
+    box.classList.add("runs");
+    const facts = run => Object.entries(run).filter(([key]) => key !== "command").flatMap(([key, value]) =>
+      [h("dt", {}, key), h("dd", {}, value == null ? DASH : String(value))]);
+    const written = (words, label) => h("pre", { tabindex: 0, role: "region", "aria-label": label }, words);
+    const inside = (one, run, i) => {
+      const spec = JSON.stringify({ ...one.spec, seed: one.seeds[i] }, null, 1);
+      return [written(run.command, `Command of ${run.id}`), h("dl", {}, facts(run)),
+        lazily("Specification", () => [written(spec, `Specification of ${run.id}`)])];
+    };
+    const runs = chapter().rows.flatMap(one => one.runs.map((run, i) =>
+      lazily(`${one.name}, seed ${one.seeds[i]}`, () => inside(one, run, i))));
+    box.replaceChildren(note(`${chapter().facts}. Training: ${chapter().trained}.`), ...runs);
+  },
+};
+const gigabytes = values => (isWhole(values) ? `${shown(Math.max(...values) / 1e9, 2)} GB` : DASH);
+function lazily(words, fill) {
+  const box = h("details", {}, h("summary", {}, words));
+  box.addEventListener("toggle", () => box.append(...fill()), { once: true });
+  return box;
+}
+
+// ----- pins
+function showPins() {
+  const box = document.querySelector(".pins"), active = document.activeElement?.dataset?.pin;
+  const buttons = chapter().rows.map(one => {
+    const pressed = view.pins.includes(one.key);
+    const style = colour(one) ? `--c:${colour(one)}` : null;
+    const made = h("button", { type: "button", "aria-pressed": String(pressed), "data-pin": one.key, style }, one.name);
+    made.addEventListener("click", () => {
+      const others = pinned().map(other => other.key).filter(key => key !== one.key);
+      view.pins = pressed ? others : [...others, one.key].slice(-MOST_PINS);
+      render();
+    });
+    return made;
+  });
+  box.replaceChildren(h("span", {}, "Pin rows to compare:"), ...buttons);
+  if (active) box.querySelector(`[data-pin="${CSS.escape(active)}"]`)?.focus();
+}
+function comparePins() {
+  const [first, ...others] = pinned(), box = byId("compare");
+  if (!others.length) return box.replaceChildren();
+  const cells = others.map(other => {
+    const gap = paired(first, other, "final"), lost = paired(first, other, "forgetting");
+    const bySeed = gap.gaps.map(one => `${one.seed}: ${signed(one.gap)}`).join(", ") || DASH;
+    return [`${first.name} − ${other.name}`, spread(gap.values, 1, signed), interval(gap), gap.values.length, bySeed,
+      spread(lost.values, 1, signed)];
+  });
+  const columns = ["rows", "final accuracy, points", "95 % interval", "n", "by seed", "forgetting, points"];
+  box.replaceChildren(h("h3", {}, "Paired differences"), table("Paired differences over seeds", columns, cells));
+}
+
+// ----- readings of the gate and of what looks known: small multiples
+function showReadings(box, part, title, none) {
+  const rows = chapter().rows.filter(one => Object.keys(one[part]).length), words = data[part];
+  if (!rows.length) return box.replaceChildren(note(none));
+  const readings = Object.keys(words).filter(name => rows.some(one => one[part][name]));
+  const panels = readings.map(name => h("div", {}, h("h3", { title: words[name] }, name)));
+  box.replaceChildren(focusLegend(rows), h("div", { class: "small" }, panels));
+  const cells = [];
+  readings.forEach((name, i) => {
+    const found = series(rows.filter(one => one[part][name]), one => one[part][name]);
+    const drawn = curves(Math.max(130, panels[i].clientWidth), 120, found, { high: 1, small: true });
+    panels[i].append(labelled(drawn, `${name}, ${words[name]}, by step, from 0 to 1`));
+    cells.push(...found.map(one => [one.name, name, ...one.columns.map(column => spread(column, 3))]).reverse());
+  });
+  const meanings = readings.flatMap(name => [h("dt", {}, name), h("dd", {}, words[name])]);
+  const steps = Array.from({ length: chapter().steps }, (_, t) => `step ${t + 1}`);
+  box.append(h("details", {}, h("summary", {}, "What each reading means"), h("dl", {}, meanings)),
+    numbers(`${title} by step: ${about()}`, ["method", "reading", ...steps], cells));
+}
+
+// ----- one step of the stream: scores and pictures share a slider
+function showStep(box, draw) {
+  const gated = chapter().rows.filter(one => one.scores.some(Boolean));
+  const chosen = focus().filter(one => gated.includes(one));
+  const rows = (chosen.length ? chosen : gated).slice(0, 2), last = chapter().steps;
+  if (!rows.length) return box.replaceChildren(note("No row of this setting has a gate."));
+  const width = rows.length > 1 && box.clientWidth > 860 ? box.clientWidth / 2 - 12 : box.clientWidth;
+  const out = h("div", { class: "two" }), name = h("output", {});
+  const value = Math.min(view.step ?? last, last);
+  const slider = h("input", { type: "range", min: 1, max: last, step: 1, value, "aria-label": "Step" });
+  const show = () => {
+    name.textContent = `Step ${slider.value} of ${last}`;
+    out.replaceChildren(...rows.map(one => draw(one, slider.value - 1, width)));
+  };
+  slider.addEventListener("input", () => {
+    view.step = Number(slider.value);
+    writeAddress();
     show();
-    panels.querySelector(".chooser").hidden = choice.options.length < 2;
-    panels.classList.toggle("chosen", choice.options.length > 1);
-  }
+    for (const other of ["scores", "pictures"]) if (!byId(other).contains(box)) drawSection(other);
+  });
+  box.replaceChildren(h("label", { class: "slider" }, name, slider), out);
+  show();
+}
+function scoresAt(one, t, width) {
+  const scores = one.scores[t], head = h("h3", {}, `Scores: ${one.name}, step ${t + 1}`);
+  if (!scores) return h("div", {}, head, note(DASH));
+  const kinds = Object.entries(scores.counts).filter(([, counts]) => sum(counts)).map(([kind, counts]) =>
+    ({ counts, words: `${KINDS[kind][0]} (${sum(counts)})`, colour: KINDS[kind][1], dash: KINDS[kind][2] }));
+  const edges = counts => shares(counts).flatMap((share, i) =>
+    (share > 0.1 ? [i, i + 1].map(place => -1 + (2 * place) / counts.length) : []));
+  const used = one.scores.filter(Boolean).flatMap(step => Object.values(step.counts)).flatMap(edges);
+  const thresholds = [["admit above", scores.admit], ["pseudo-label above", scores.pseudo]];
+  const drawn = histogram(width, kinds, thresholds, [Math.min(...used), Math.max(...used)]);
+  const cells = one.scores.map((step, i) => [i + 1, ...(step
+    ? [shown(step.admit, 3), shown(step.pseudo, 3), step.admitted, step.labeled, step.of] : Array(5).fill(DASH))]);
+  const columns = ["step", "admit above", "pseudo-label above", "admitted", "pseudo-labelled", "unlabelled images"];
+  const label = `Scores of ${one.name}, seed ${one.seeds[0]}, at step ${t + 1}: thresholds and sizes`;
+  return h("div", {}, head, legend(kinds.map(kind => [kind.words, kind.colour, kind.dash])),
+    figure(drawn, label, columns, cells));
+}
+function picturesAt(one, t) {
+  const head = h("h3", {}, `Images: ${one.name}, step ${t + 1}`), strip = one.strip, sides = strip?.rows[t];
+  if (!strip || strip.missing === "data")
+    return h("div", {}, head, note("The data was not found; osscl report --data DIR makes a page with the images."));
+  const steps = Object.keys(strip.rows).map(step => Number(step) + 1).join(", ");
+  if (!sides) return h("div", {}, head, note(`No images are kept for this step; steps with images: ${steps}.`));
+  const kinds = [...new Set(sides.flat().map(one => one.kind))];
+  const side = (words, i) => [note(words), h("div", { class: "tiles" }, sides[i].length ? sides[i].map(tile) : DASH)];
+  return h("div", {}, head, legend(kinds.map(kind => KINDS[kind])), ["admitted", "rejected"].flatMap(side),
+    strip.missing === "room" ? note("Pictures are left out: they may take 0.5 MB of a page.") : null);
+}
+function tile(one) {
+  const sprite = data.sprites[one.sprite], size = 42, what = { role: "img", "aria-label": one.words, title: one.words };
+  if (!sprite) return h("span", { class: `tile blank ${one.kind}`, ...what });
+  const left = -(one.place % sprite.across) * size, top = -Math.floor(one.place / sprite.across) * size;
+  const style = `background-image:url(${sprite.uri});background-size:${sprite.across * size}px ${sprite.down * size}px;`
+    + `background-position:${left}px ${top}px`;
+  return h("span", { class: `tile ${one.kind}`, style, ...what });
+}
 
-  const menu = document.querySelector(".menu");
-  document.addEventListener("click", (event) => {
-    if (menu && (event.target.closest(".menu a") || !menu.contains(event.target))) menu.open = false;
+function confusion(one) {
+  const names = one.order.map(c => chapter().classes?.[c] ?? `class ${c}`), counts = one.confusion;
+  const title = `Confusion: ${one.name}, seed ${one.seeds[0]}`, head = h("h3", {}, title);
+  if (names.length <= FEW_CLASSES)
+    return h("div", {}, head, heat(`${title}, % of the images of a class`, counts.map(shares), names, 100));
+  const cells = counts.map((row, i) => {
+    const wrong = row.map((count, j) => (j === i ? -1 : count)), most = wrong.indexOf(Math.max(...wrong));
+    return [names[i], sum(row), row[i], `${names[most]} (${row[most]})`];
   });
-  menu?.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape") return;
-    menu.open = false;
-    menu.querySelector("summary").focus();
-  });
+  const canvas = h("canvas", { width: names.length, height: names.length, "data-row": one.key });
+  const step = one.met.flatMap((many, t) => Array(many).fill(t)), merged = one.met.map(() => one.met.map(() => 0));
+  counts.forEach((row, i) => row.forEach((count, j) => { merged[step[i]][step[j]] += count; }));
+  return h("div", {}, head,
+    figure(canvas, `${title}, ${names.length} classes`, ["class", "images", "right", "most often taken for"], cells),
+    h("h3", {}, `By step: ${one.name}`),
+    heat(`${title}, by step, in %`, merged.map(shares), one.met.map((_, t) => String(t + 1)), 100, "step"));
+}
 
-  button.addEventListener("click", () => {
-    const theme = root.dataset.theme === "dark" ? "light" : "dark";
-    remember(theme);
-    paint(theme);
+// ----- drawing what is open, and following the reader
+function drawSection(id) {
+  const part = byId(id);
+  if (part.tagName === "DETAILS" && !part.open) return;
+  SECTIONS[id](id === "result" ? byId("final") : part.querySelector(".drawn"));
+}
+function fill(select, options, chosen) {
+  select.replaceChildren(...options.map(([value, words]) => h("option", { value }, words)));
+  select.value = chosen;
+}
+function render() {
+  const schedules = data.chapters.filter(one => one.key === view.setting).map(one => one.schedule);
+  fill(byId("setting"), [...new Map(data.chapters.map(one => [one.key, one.label]))], view.setting);
+  fill(byId("schedule"), schedules.map(name => [name, name]), view.schedule);
+  for (const part of all("[data-schedule]")) part.hidden = part.dataset.schedule !== view.schedule;
+  for (const words of all(".nothing")) words.hidden = !!words.parentNode.querySelector("[data-schedule]:not([hidden])");
+  Object.keys(SECTIONS).forEach(drawSection);
+  writeAddress();
+}
+function go() {
+  const part = view.section && byId(view.section);
+  if (!part) return;
+  if (part.tagName === "DETAILS") part.open = true;
+  part.scrollIntoView();
+}
+function restore() {
+  readAddress();
+  for (const part of all(".part")) part.open = view.open.includes(part.id);
+  render();
+  go();
+}
+byId("setting").addEventListener("change", event => {
+  const here = data.chapters.filter(one => one.key === event.target.value);
+  view.setting = event.target.value;
+  view.schedule = (here.find(one => one.schedule === view.schedule) ?? here[0]).schedule;
+  render();
+});
+byId("schedule").addEventListener("change", event => {
+  view.schedule = event.target.value;
+  render();
+});
+document.addEventListener("click", event => {
+  const link = event.target.closest("nav a, a.link, .skip");
+  if (!link) return;
+  event.preventDefault();
+  view.section = link.dataset.to;
+  history.pushState(null, "", address(view.section));
+  go();
+});
+for (const part of all(".part"))
+  part.addEventListener("toggle", () => {
+    view.open = all(".part").filter(one => one.open).map(one => one.id);
+    writeAddress();
+    if (SECTIONS[part.id]) drawSection(part.id);
   });
-  asked.addEventListener("change", () => { if (!remembered()) paint(asked.matches ? "dark" : "light"); });
-  paint(remembered() ?? (asked.matches ? "dark" : "light"));
-})();
+addEventListener("popstate", restore);
+let lastWidth = innerWidth;
+addEventListener("resize", () => {
+  if (innerWidth === lastWidth) return;
+  lastWidth = innerWidth;
+  render();
+});
+addEventListener("beforeprint", () => {
+  for (const part of all(".part:not(#runs)")) part.open = true;
+});
+
+// ----- light and dark, and a page that is watched
+const system = matchMedia("(prefers-color-scheme: dark)");
+function stored() { // a page from disk may have no storage
+  try { return localStorage.getItem("osscl-theme"); } catch { return null; }
+}
+function applyTheme(chosen) {
+  const dark = (chosen ?? (system.matches ? "dark" : "light")) === "dark";
+  document.documentElement.dataset.theme = dark ? "dark" : "light";
+  byId("theme").textContent = dark ? "Light" : "Dark";
+}
+byId("theme").addEventListener("click", () => {
+  const other = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  try { localStorage.setItem("osscl-theme", other); } catch { /* it then holds until the page is closed */ }
+  applyTheme(other);
+  render();
+});
+system.addEventListener("change", () => {
+  applyTheme(stored());
+  render();
+});
+const refresh = document.querySelector("meta[name=osscl-refresh]");
+if (refresh)
+  setInterval(() => {
+    if (!document.hidden && document.activeElement?.tagName !== "SELECT") location.reload();
+  }, 1000 * refresh.content);
+applyTheme(stored());
+restore();

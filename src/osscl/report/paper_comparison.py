@@ -1,7 +1,7 @@
 """The paper's tables and claims beside our records, as typed tables."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from osscl.methods.base import PAPER, SCHEDULES, Schedule
 from osscl.paper.cells import Measure, Published, Table
@@ -21,7 +21,6 @@ from osscl.paper.stand_in import on_demo
 from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
 from osscl.report import curves
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
-from osscl.report.plots import Figure
 from osscl.runs.record import RunRecord
 
 CLAIM_ORDER: tuple[VerdictKind, ...] = ("holds", "refuted", "tried", "undecided")
@@ -66,7 +65,7 @@ def _outcome_row(table: str, one: Outcome, is_full: bool) -> Row:
 
 
 def our_number(one: Outcome) -> Number | None:
-    """Mean over the seeds; the paper's stands beside it at the paper's schedule only."""
+    """The mean over the seeds, with the paper's number at the paper's schedule only."""
     if one.mean is None:
         return None
     is_accuracy = one.cell.measure == "accuracy"
@@ -100,7 +99,8 @@ def _table_notes(
     timed = {one.cell.measure != "accuracy" for one in found}
     what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
     recorded = seeds_told((seed for one in found for seed in one.seeds), seeds)
-    notes = [f"{what}; schedule {schedule.name}, {recorded}{f'; made on {chr(44).join(devices)}' if devices else ''}."]
+    made_on = f"; made on {', '.join(devices)}" if devices else ""
+    notes = [f"{what}; schedule {schedule.name}, {recorded}{made_on}."]
     if any(one.std is not None for one in found):
         notes.append(SPREAD)
     if schedule == PAPER and any(one.cell.published and one.cell.published.std is not None for one in found):
@@ -225,10 +225,10 @@ def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
 class PaperComparison:
     """What a page shows beside the paper."""
 
-    tables: Sequence[ResultTable] = ()  # with a number of ours
-    figures: Sequence[Figure] = ()
+    tables: Mapping[str, Sequence[ResultTable]] = field(default_factory=dict)  # with a number of ours, by schedule
     values: Sequence[ResultTable] = ()  # tables that need no run
-    claims: ResultTable | None = None
+    claims: Mapping[str, ResultTable] = field(default_factory=dict)  # by schedule; "" for those without a pair
+    summary: str = ""  # of the claims
     notes: tuple[str, ...] = ()  # what is missing, and why
 
 
@@ -246,13 +246,25 @@ def compare_with_paper(records: Sequence[RunRecord]) -> PaperComparison:
     """Tables once per schedule, claims unless every run is a trial, and a note on what is missing."""
     known = {record.id: record for record in records}
     recorded = list(_recorded(known))
-    tables = [_table(known, shown) for shown in recorded if shown.table.id in TABLES]
-    figures = [_figure(known, shown) for shown in recorded if shown.table.id in FIGURES]
+    tables: dict[str, list[ResultTable]] = {}
+    for shown in recorded:
+        tables.setdefault(shown.schedule.name, []).append(_shown_table(known, shown))
     if all(shown.is_trial for shown in recorded):
-        return PaperComparison(tables, figures, notes=_missing_notes(records, recorded))
+        return PaperComparison(tables, notes=_missing_notes(records, recorded))
     values = [paper_table(table, known, PAPER, ()) for table in TABLES.values() if not table.cells]
-    claims = claims_table(sorted_findings(known), known)
-    return PaperComparison(tables, figures, values, claims, _missing_notes(records, recorded))
+    found = sorted_findings(known)
+    by_schedule: dict[str, list[Finding]] = {}
+    for finding in found:
+        by_schedule.setdefault("" if finding.schedule is None else finding.schedule.name, []).append(finding)
+    claims = {name: _page_claims(some, known, name) for name, some in by_schedule.items()}
+    return PaperComparison(tables, values, claims, summary(found), _missing_notes(records, recorded))
+
+
+def _page_claims(found: Sequence[Finding], known: Records, schedule: str) -> ResultTable:
+    """The claims of one schedule; the page says once how many there are in all."""
+    made = claims_table(found, known)
+    title = f"Claims at the schedule {schedule}" if schedule else "Claims without a pair of runs"
+    return replace(made.without_empty_columns(), title=title, notes=made.notes[1:])
 
 
 def _recorded(known: Records) -> Iterator[_Shown]:
@@ -264,18 +276,13 @@ def _recorded(known: Records) -> Iterator[_Shown]:
                 yield _Shown(here, schedule, seeds, is_trial(data, schedule))
 
 
-def _table(known: Records, shown: _Shown) -> ResultTable:
-    made = paper_table(shown.table, known, shown.schedule, shown.seeds)
-    return replace(made, title=f"{made.title}; schedule {shown.schedule.name}")
+def _shown_table(known: Records, shown: _Shown) -> ResultTable:
+    if shown.table.id in TABLES:
+        return paper_table(shown.table, known, shown.schedule, shown.seeds)
+    return figure_table(shown.table, outcome(shown.table.cells[0], known, shown.schedule, shown.seeds), shown.seeds)
 
 
-def _figure(known: Records, shown: _Shown) -> Figure:
-    found = outcome(shown.table.cells[0], known, shown.schedule, shown.seeds)
-    made = gate_table(shown.table, found, shown.seeds)
-    return curves.figure(replace(made, title=f"{made.title}; schedule {shown.schedule.name}"), found.records)
-
-
-def gate_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTable:
+def figure_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTable:
     """A figure of the paper as numbers."""
     about = f"Schedule {found.schedule.name}, {seeds_told(found.seeds, seeds)}, n={len(found.records)}."
     return curves.gate_table(f"{table.id}: {table.heading}", [about, *sentences(table.all_notes)], found.records)

@@ -6,18 +6,8 @@ from statistics import mean, stdev
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER
 from osscl.paper.tables import published_of
-from osscl.report.formats import (
-    SPREAD,
-    Column,
-    Number,
-    ResultTable,
-    Row,
-    TableSection,
-    text_section,
-    to_markdown,
-    value_text,
-)
-from osscl.report.naming import method_name, setting_words
+from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_markdown
+from osscl.report.naming import method_label, setting_words
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import display_name
 
@@ -31,7 +21,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def grouped(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
+def runs_by_method(records: Iterable[RunRecord]) -> list[list[RunRecord]]:
     """Groups of records that differ in their seed only; those of one setting together, best first."""
     groups: dict[object, list[RunRecord]] = {}
     for record in sorted(records, key=lambda record: record.spec.seed):
@@ -48,7 +38,7 @@ def _place(runs: Sequence[RunRecord]) -> tuple[str, str, str, float]:
 
 def headline_table(records: Iterable[RunRecord]) -> ResultTable:
     """One row per setting and method: ours, the paper's at its schedule, the gate, the time."""
-    rows = [headline_values(runs) for runs in grouped(records)]
+    rows = [headline_values(runs) for runs in runs_by_method(records)]
     theirs = (
         "The paper's numbers are means over three runs of its full schedule, of the same method; beside ursl-plus, of "
         "its URSL. They are not shown beside shorter schedules."
@@ -67,7 +57,7 @@ def headline_values(runs: Sequence[RunRecord]) -> Row:
     )  # fmt: skip
     gates = [mean_number(side, 3) for side in zip(*map(_gate_ends, runs), strict=True)]
     return (
-        setting_words(first.spec.scenario), method_name(first), first.spec.schedule.name,
+        setting_words(first.spec.scenario), method_label(first), first.spec.schedule.name,
         tuple(run.spec.seed for run in runs), first.evaluated_on, final, paper,
         mean_number([run.forgetting for run in runs]), *gates, mean_number([run.minutes for run in runs]),
         "; ".join(sorted({run.made_by.device for run in runs})),
@@ -103,21 +93,3 @@ def _gate_ends(run: RunRecord) -> tuple[float | None, float | None]:
 
 def markdown(records: Iterable[RunRecord]) -> str:
     return to_markdown(headline_table(records))
-
-
-# ----- as text, until the page takes typed tables
-
-HEADLINE = tuple(column.name for column in COLUMNS)
-beside = published_beside
-
-
-def headline(records: Iterable[RunRecord]) -> TableSection:
-    return text_section(headline_table(records))
-
-
-def headline_row(runs: Sequence[RunRecord]) -> tuple[str, ...]:
-    return tuple(map(value_text, headline_values(runs)))
-
-
-def minutes(record: RunRecord) -> float | None:
-    return record.minutes

@@ -26,7 +26,7 @@ Banks = Mapping[str, ImageBank]
 class Sprite:
     """Pictures of one size in one data URI, row by row."""
 
-    name: str
+    number: int
     uri: str
     across: int
     down: int
@@ -175,12 +175,12 @@ def sprites_of(rows: Sequence[Row], banks: Banks) -> dict[Row, tuple[Sprite, int
         shapes.setdefault(tuple(banks[row[0]].train.images.shape[1:]), []).append(row)
     places = {}
     for number, alike in enumerate(shapes.values()):
-        sprite = _sprite(f"sprite-{number}", [banks[name].train.images[row].numpy() for name, row in alike])
+        sprite = _sprite(number, [banks[name].train.images[row].numpy() for name, row in alike])
         places.update({row: (sprite, place) for place, row in enumerate(alike)})
     return places
 
 
-def _sprite(name: str, pictures: "Sequence[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]") -> Sprite:
+def _sprite(number: int, pictures: "Sequence[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]") -> Sprite:
     """PNG for small grey images, JPEG for photographs."""
     from PIL import Image
 
@@ -197,4 +197,4 @@ def _sprite(name: str, pictures: "Sequence[np.ndarray[tuple[int, ...], np.dtype[
     else:
         Image.fromarray(sheet).save(written, "JPEG", quality=85)
     form = "png" if grey else "jpeg"
-    return Sprite(name, f"data:image/{form};base64,{base64.b64encode(written.getvalue()).decode()}", across, down)
+    return Sprite(number, f"data:image/{form};base64,{base64.b64encode(written.getvalue()).decode()}", across, down)

@@ -1,10 +1,7 @@
 """Checkpoints: the state of a run on disk, when to save it, and when to stop."""
 
 import contextlib
-import fcntl
 import functools
-import logging
-import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +13,10 @@ import torch
 
 from osscl.config import from_plain, plain
 from osscl.device import device_name, synchronise
-from osscl.errors import OTHER_VERSION, DataError, Diverged, Occupied, Stopped, UserError, memory_told
+from osscl.errors import OTHER_VERSION, DataError, Diverged, Stopped, UserError, memory_told
 from osscl.methods.base import Method, Progress
 from osscl.runs.record import Session, StepRecord, commit
-from osscl.storage import SUFFIX, read_state, write_state
+from osscl.storage import SUFFIX, is_locked, locked, read_newest_state, remove_state, set_aside, write_state
 
 
 class Watcher(Protocol):
@@ -73,12 +70,6 @@ class Position:
     earlier: list[Session] = field(default_factory=list)  # with another commit, device or torch
 
 
-def set_aside(checkpoint: Path, why: str) -> Path:
-    """Rename a checkpoint so that no run resumes from it."""
-    taken = len(list(checkpoint.parent.glob(f"{checkpoint.stem}.{why}*")))
-    return checkpoint.replace(checkpoint.with_suffix(f".{why}-{taken + 1}" if taken else f".{why}"))
-
-
 @contextlib.contextmanager
 def set_aside_on_divergence(folder: Path) -> Iterator[None]:
     """After divergence the same command starts over instead of resuming."""
@@ -87,6 +78,7 @@ def set_aside_on_divergence(folder: Path) -> Iterator[None]:
     except Diverged:
         if (checkpoint := folder / f"checkpoint{SUFFIX}").exists():
             set_aside(checkpoint, "diverged")
+        remove_state(folder / "checkpoint")  # the one before it, too
         raise
 
 
@@ -113,7 +105,7 @@ class Checkpointer:
         limit = self.options.max_minutes
         out_of_time = limit is not None and now - self.started > 60 * limit
         if end_of_phase or out_of_time or self.stop_requested or now - self.saved > self.options.save_every:
-            write_state(self.path, self.contents())
+            write_state(self.path, self.contents(), keep_previous=True)
             self.saved = time.monotonic()
         if out_of_time or self.stop_requested:
             raise Stopped
@@ -150,11 +142,8 @@ class RunCheckpointer(Checkpointer):
     def restore(self, agent: Method) -> Position:
         """Restore the agent from the last checkpoint; start from the beginning if there is none."""
         self.agent = agent
-        saved, file = read_state(self.path), self.path.with_suffix(SUFFIX)
+        saved, file = read_newest_state(self.path), self.path.with_suffix(SUFFIX)
         if saved is None:
-            if file.exists():
-                kept = set_aside(file, "damaged")
-                logging.getLogger("osscl").warning("osscl: damaged checkpoint, kept as %s; the run starts over", kept)
             return self.position
         try:
             self.position = self._restored(agent, saved)
@@ -193,37 +182,4 @@ class RunCheckpointer(Checkpointer):
         }  # fmt: skip
 
 
-def is_occupied(folder: Path) -> bool:
-    """Whether a process of this machine holds a run folder."""
-    try:
-        with (folder / ".lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # no lock, or one that cannot be read
-        return False
-    return False
-
-
-@contextlib.contextmanager
-def occupied(folder: Path) -> Iterator[None]:
-    """Hold a folder exclusively; the lock ends with the process, however it dies."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    except OSError as error:
-        raise UserError(f"cannot write to the output folder {folder}: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Occupied(f"{folder} is locked by another process") from None
-        except OSError as error:
-            raise UserError(f"cannot lock the output folder {folder}: {error.strerror}") from None
-        names = "spec.json", f"{folder.name}.json", f"checkpoint{SUFFIX}", f"model{SUFFIX}"
-        kinds = [*map(re.escape, names), r"model-[0-9-]+" + re.escape(SUFFIX)]
-        drafts = re.compile(rf"\.({'|'.join(kinds)})\.[0-9]+(\.[0-9a-f]+)?")
-        for draft in folder.iterdir():  # left by a process killed while writing, see `aside`
-            if drafts.fullmatch(draft.name) and draft.is_file():
-                draft.unlink(missing_ok=True)
-        yield
+occupied, is_occupied = locked, is_locked  # former names, until all callers use the new ones

@@ -99,7 +99,11 @@ def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
             f"training diverged at step {t + 1}: the threshold of known images is {threshold}; try a lower rate"
         )
     held_out = [stream.evaluation(k).images for k in range(len(stream))]
-    kinds = [torch.cat(held_out[: t + 1]), torch.cat(held_out[t:])[len(held_out[t]) :], stream.strangers(FOREIGN_ROWS)]
+    kinds = [
+        torch.cat(held_out[: t + 1]),
+        torch.cat(held_out[t:])[len(held_out[t]) :],
+        stream.foreign_images(FOREIGN_ROWS),
+    ]
     scores = torch.cat([method.known_scores(images).cpu() for images in kinds])
     kind = torch.repeat_interleave(torch.tensor([len(images) for images in kinds]))
     met, foreign, known = kind == 0, kind == 2, scores > threshold

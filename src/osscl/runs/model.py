@@ -117,7 +117,7 @@ def read_entry(folder: Path, name: str = "model", *, tensors: bool = True) -> di
     """Read a model file."""
     file = (folder / name).with_suffix(SUFFIX)
     try:
-        saved = read_state(file, tensors=tensors)
+        saved = read_state(file, tensors=tensors, damaged_as_none=True)
     except OSError as error:
         raise DataError(f"{file} cannot be read ({error.strerror}): expected the folder of a finished run") from None
     if saved is not None and not isinstance(saved, dict):

@@ -1,4 +1,4 @@
-"""From a spec and a seed to the rows of every step."""
+"""Build a stream: the rows of every step, from a scenario and a seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,12 +9,12 @@ from torch import Tensor
 from osscl.data.images import ImageBank
 from osscl.errors import DataError, SpecError
 from osscl.seeding import seeded
-from osscl.stream.scenario import PARTIAL, ScenarioSpec, classes_in_the_world, split_classes
+from osscl.stream.scenario import PARTIAL, ScenarioSpec, split_classes, unlabeled_classes
 from osscl.stream.step import StepRows, Stream
 
 
 def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, row_cap: int | None = None) -> Stream:
-    """Class order, labelled rows, held-out rows and every U_t. `row_cap` bounds |U_t| and the held-out rows."""
+    """Draw class order, labelled rows, held-out rows and every U_t; `row_cap` limits |U_t| and the held-out rows."""
     main = banks[spec.main]
     _check(spec, banks)
     labels = main.train.labels.cpu()
@@ -23,14 +23,14 @@ def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, 
     labeled, held_out, pool = split_rows(spec, labels, order, seed)
     steps = []
     for t, task in enumerate(tasks):
-        sources, rows, asked = draw_world(spec, banks, tasks, pool, t, seed)
+        sources, rows, asked = draw_unlabeled(spec, banks, tasks, pool, t, seed)
         steps.append(StepRows(task, torch.cat([labeled[c] for c in task]), sources, rows, asked))
     if not spec.validation_share:
         held_out = torch.arange(len(main.test))[torch.isin(main.test.labels.cpu(), torch.tensor(order))]
     stream = Stream(spec, seed, banks, tuple(steps), held_out, spec.validation_share > 0, pool)
     if not stream.all_evaluated:
         raise SpecError(
-            f"nothing of {spec.main} is held out to take accuracy on, at a step or at all: raise validation_share"
+            f"{spec.main} has no held-out rows for some step, so accuracy cannot be measured: raise validation_share"
         )
     return capped(stream, row_cap)
 
@@ -45,14 +45,14 @@ def capped(stream: Stream, row_cap: int | None) -> Stream:
     order = torch.randperm(len(stream.held_out), generator=seeded(stream.seed, "cap"))
     fewer = replace(stream, steps=steps, held_out=stream.held_out[order[:row_cap]].sort().values)
     if not all(len(fewer.evaluation(t)) for t in range(len(fewer))):
-        raise SpecError(f"row_cap={row_cap} leaves a step without a row to take accuracy on: raise it")
+        raise SpecError(f"row_cap={row_cap} leaves a step without held-out rows to measure accuracy on: raise it")
     return fewer
 
 
 def split_rows(
     spec: ScenarioSpec, labels: Tensor, classes: Sequence[int], seed: int
 ) -> tuple[dict[int, Tensor], Tensor, Tensor]:
-    """Labelled rows by class, validation rows, and the pool of related unlabelled rows: disjoint."""
+    """Labelled rows by class, validation rows and the pool of related unlabelled rows, all disjoint."""
     labeled, validation, pool = {}, [], []
     ranks = torch.randperm(len(classes), generator=seeded(seed, "imbalance")) / max(1, len(classes) - 1)
     for c, rank in zip(sorted(classes), ranks.tolist(), strict=True):
@@ -72,7 +72,7 @@ def split_rows(
                 f"{field}: class {c} has {len(rows)} training images, {n_validation} of them held out; "
                 f"labels must be 1 to {len(rows) - n_validation} of them, got {n_labeled}"
             )
-        # Labelled rows come first and validation rows last, so that holding rows out leaves the labels as they are.
+        # Labelled rows first and validation rows last, so that holding rows out does not change the labels.
         end = len(rows) - n_validation
         labeled[c] = rows[:n_labeled]
         pool.append(rows[n_labeled:end])
@@ -80,17 +80,17 @@ def split_rows(
     return labeled, torch.cat(validation).sort().values, torch.cat(pool).sort().values
 
 
-def draw_world(
+def draw_unlabeled(
     spec: ScenarioSpec, banks: Mapping[str, ImageBank], tasks: list[tuple[int, ...]], pool: Tensor, t: int, seed: int
 ) -> tuple[Tensor, Tensor, int]:
-    """U_t: without replacement inside a step, independent of other steps, all sources shuffled together."""
+    """Draw U_t without replacement and independently of other steps; all sources are shuffled together."""
     labels = banks[spec.main].train.labels.cpu()
-    allowed = classes_in_the_world(spec, tasks, t, seeded(seed, "world", t))
+    allowed = unlabeled_classes(spec, tasks, t, seeded(seed, "world", t))
     candidates = pool[torch.isin(labels[pool], torch.tensor(allowed, dtype=torch.long))]
     related, unrelated = spec.related or 0, spec.unrelated or 0
     if related > len(candidates) and spec.regime not in PARTIAL:
         raise SpecError(
-            f"related must be at most the {len(candidates)} unlabelled rows there are at step {t + 1}, got {related}"
+            f"related must be at most the {len(candidates)} unlabelled rows available at step {t + 1}, got {related}"
         )
     rows = [candidates[torch.randperm(len(candidates), generator=seeded(seed, "related", t))[:related]]]
     for name in spec.peripheral if unrelated else ():
@@ -110,4 +110,4 @@ def _check(spec: ScenarioSpec, banks: Mapping[str, ImageBank]) -> None:
     for name in spec.peripheral:
         if banks[name].train.images.shape[1:] != main.train.images.shape[1:]:
             shapes = [tuple(banks[n].train.images.shape[1:]) for n in (spec.main, name)]
-            raise DataError(f"images of {spec.main} and {name} differ in shape: {shapes[0]} and {shapes[1]}")
+            raise DataError(f"the images of {spec.main} and {name} differ in shape: {shapes[0]} and {shapes[1]}")

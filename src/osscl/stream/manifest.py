@@ -1,4 +1,4 @@
-"""A stream as a file: the spec, the seed, what the data must be, and every step's rows."""
+"""A stream as a file: scenario, seed, content hashes of the data, and the rows of every step."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from osscl.config import from_plain, plain
 from osscl.data.images import ImageBank
-from osscl.errors import DataError
+from osscl.errors import DataError, shown
 from osscl.stream.scenario import ScenarioSpec
 from osscl.stream.step import StepRows, Stream
 
@@ -22,7 +22,7 @@ KINDS: dict[str, type] = {
 
 
 def to_manifest(stream: Stream) -> dict[str, Any]:
-    """Everything that makes the stream, but for the pixels."""
+    """Everything that defines the stream except the pixels."""
     return {
         "format": FORMAT,
         "scenario": plain(stream.spec),
@@ -45,15 +45,15 @@ def to_manifest(stream: Stream) -> dict[str, Any]:
 
 
 def rows_digest(manifest: Mapping[str, Any]) -> str:
-    """The same for two streams exactly if they show the same rows at the same steps."""
-    banks = [manifest["scenario"][key] for key in ("main", "peripheral")]  # what the sources' numbers stand for
+    """A hash that two streams share exactly if they have the same rows at the same steps."""
+    banks = [manifest["scenario"][key] for key in ("main", "peripheral")]  # which sets the numbers in `sources` mean
     rows = [manifest[key] for key in ("seed", "content", "validation", "held_out", "pool", "steps")]
     text = json.dumps([banks, rows], sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest in `path`, or one line that says what is wrong with the file."""
+    """The manifest in a file; raises a DataError if it is not one."""
     try:
         manifest = json.loads(path.read_text())
     except FileNotFoundError:
@@ -63,12 +63,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as a stream: {error}") from None
     if not isinstance(manifest, dict) or "format" not in manifest:
-        raise DataError(f"{path} cannot be read as a stream: it is not of the format {FORMAT!r}")
+        raise DataError(f"{path} cannot be read as a stream: its format is not {FORMAT!r}")
     if manifest["format"] != FORMAT:
-        raise DataError(f"{path} is of the format {manifest['format']!r}, not {FORMAT!r}")
+        raise DataError(f"{path} has the format {shown(manifest['format'])}, expected {FORMAT!r}")
     missing = KINDS.keys() - manifest.keys()
     if missing:
-        raise DataError(f"{path} is no whole stream: {', '.join(sorted(missing))} missing")
+        raise DataError(f"{path} is incomplete: {', '.join(sorted(missing))} missing")
     for key, kind in KINDS.items():
         if type(manifest[key]) is not kind:
             raise DataError(f"{path} is damaged: {key} must be of type {kind.__name__}")
@@ -76,16 +76,18 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -> Stream:
-    """The stream that a manifest describes, refused when the data is not what it was made from."""
+    """The stream that a manifest describes; raises a DataError if the data differ from those it was made from."""
     spec = from_plain(ScenarioSpec, manifest["scenario"], "scenario")
     for name in (spec.main, *spec.peripheral):
         if name not in manifest["content"]:
-            raise DataError(f"the stream is damaged: it does not say what {name} it was made from")
+            raise DataError(f"the stream is damaged: it has no content hash of {name}")
     for name, content in manifest["content"].items():
         if name not in banks:
-            raise DataError(f"the stream was made from {name}, which is not here")
+            raise DataError(f"the stream was made from {name}, which is not loaded")
         if banks[name].content != content:
-            raise DataError(f"{name} here has the content {banks[name].content}, the stream was made from {content}")
+            raise DataError(
+                f"{name} has the content hash {banks[name].content}, the stream was made from {shown(content)}"
+            )
     steps = []
     for t, entry in enumerate(manifest["steps"]):
         try:
@@ -109,7 +111,7 @@ def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -
 
 def _numbers(value: Any) -> Tensor:
     if not isinstance(value, list) or not all(type(number) is int for number in value):
-        raise ValueError("whole numbers are wanted")
+        raise ValueError("expected a list of integers")
     return torch.tensor(value, dtype=torch.long)
 
 
@@ -129,23 +131,23 @@ def _check_rows(stream: Stream) -> None:
 
 
 def _check_apart(stream: Stream) -> None:
-    """No row is labelled and unlabelled, or trained on and held out; none comes twice in a step."""
+    """No row is both labelled and unlabelled, or both trained on and held out; none appears twice in a step."""
     if stream.validation != (stream.spec.validation_share > 0):
-        raise DataError("the stream is damaged: whether rows are held out for validation is not as its scenario says")
+        raise DataError("the stream is damaged: its validation rows contradict its scenario")
     labeled = torch.cat([rows.labeled for rows in stream.steps])
     trained = torch.cat([labeled, stream.pool, *(rows.unlabeled[rows.sources == 0] for rows in stream.steps)])
     if stream.validation and torch.isin(stream.held_out, trained).any():
         raise DataError("the stream is damaged: it trains on rows that it holds out")
     if len(labeled.unique()) < len(labeled) or torch.isin(stream.pool, labeled).any():
-        raise DataError("the stream is damaged: it labels a row twice, or pools it too")
+        raise DataError("the stream is damaged: a labelled row appears twice, or is also in the pool")
     for t, rows in enumerate(stream.steps):
         drawn = torch.stack((rows.sources, rows.unlabeled), 1)
         if len(drawn.unique(dim=0)) < len(drawn) or torch.isin(rows.unlabeled[rows.sources == 0], labeled).any():
-            raise DataError(f"step {t + 1} of the stream is damaged: a row comes twice, or is labelled too")
+            raise DataError(f"step {t + 1} of the stream is damaged: a row appears twice, or is also labelled")
 
 
 def _check_classes(stream: Stream) -> None:
-    """Every step labels its own new classes, all of them and no others; accuracy is taken on classes met."""
+    """Every step labels exactly its own new classes; accuracy is measured on classes of the stream."""
     labels, met = stream.main.train.labels.cpu(), set[int]()
     for t, rows in enumerate(stream.steps):
         new = set(rows.new_classes)
@@ -153,9 +155,9 @@ def _check_classes(stream: Stream) -> None:
             raise DataError(f"step {t + 1} of the stream is damaged: its labels are not those of its new classes")
         met |= new
     if tuple(len(rows.new_classes) for rows in stream.steps) != stream.spec.classes_per_step:
-        raise DataError("the stream is damaged: its steps are not those of its scenario")
+        raise DataError("the stream is damaged: its steps contradict its scenario")
     if not stream.held_out_classes <= met or not stream.all_evaluated:
-        raise DataError("the stream is damaged: a step has no held-out rows, or some are of classes that never come")
+        raise DataError("the stream is damaged: a step has no held-out rows, or some are of other classes")
 
 
 def _within(rows: Tensor, n: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a stream is made of: the setting as a spec, and which unlabelled rows may appear when."""
+"""The scenario of a stream: its setting as a spec, and which classes may appear unlabelled at which step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from osscl.data.benchmarks import dataset
 from osscl.errors import SpecError
 
 Regime = Literal["osscl", "only_supervised", "after", "before", "only_related", "only_unrelated", "non_iid"]
-PARTIAL = ("after", "before")  # regimes that draw as many rows as there are, and say how many that was
+PARTIAL = ("after", "before")  # regimes that draw all rows there are if those are fewer than requested
 
 
 @dataclass(frozen=True)
 class ScenarioSpec:
-    """An open world over time. `None` means the data set's default, filled in at birth: a spec says what ran."""
+    """An open world over time. `None` is replaced by the data set's default on construction: a spec says what ran."""
 
     main: str
     peripheral: tuple[str, ...] = ()
@@ -30,16 +30,14 @@ class ScenarioSpec:
     regime: Regime = "osscl"
     class_share: float = 1.0  # non_iid: share of the main classes present in each U_t
     before_first: Literal["current", "skip"] = "current"  # before, t = 1: there is no past class to draw from
-    validation_share: float = (
-        0.0  # of the main training rows; where > 0, accuracy is taken on them and never on test rows
-    )
+    validation_share: float = 0.0  # of the main training rows; if > 0, accuracy is measured on them, not on test rows
     imbalance: float = 1.0  # training images of the largest class over those of the smallest
 
     def __post_init__(self) -> None:
-        self._fill_in()
         require(isinstance(self.peripheral, tuple), self, "peripheral", "a tuple of names")
         require_declared(self)
-        require(len(set(self.peripheral)) == len(self.peripheral), self, "peripheral", "free of repetitions")
+        self._fill_in_defaults()
+        require(len(set(self.peripheral)) == len(self.peripheral), self, "peripheral", "without duplicates")
         require(self.main not in self.peripheral, self, "peripheral", f"other sets than the main one, {self.main!r}")
         if (self.labeled_fraction is None) == (self.labels_per_class is None):
             raise SpecError("give one of labeled_fraction (a share in (0, 1]) and labels_per_class (a count)")
@@ -57,7 +55,7 @@ class ScenarioSpec:
         if self.memory != 0 and self.memory < self.classes:
             raise SpecError(f"memory must be 0 (none) or at least the {self.classes} classes, got {self.memory}")
 
-    def _fill_in(self) -> None:
+    def _fill_in_defaults(self) -> None:
         if self.classes_per_step is None:
             known = dataset(self.main)
             size = known.classes_per_step
@@ -67,7 +65,7 @@ class ScenarioSpec:
             wants = self.regime not in ("only_supervised", "only_unrelated") and self.labeled_fraction != 1
             object.__setattr__(self, "related", dataset(self.main).draws_per_step if wants else 0)
         if self.unrelated is None:
-            # facts of the paper's Appendix: After and Before are worlds without unrelated images.
+            # The paper's appendix: After and Before have no unrelated images.
             wants = bool(self.peripheral) and self.regime not in ("only_supervised", "only_related", *PARTIAL)
             draws = min((dataset(name).draws_per_step for name in self.peripheral), default=0)
             object.__setattr__(self, "unrelated", draws if wants else 0)
@@ -88,13 +86,13 @@ class ScenarioSpec:
 
 
 def split_classes(order: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """The classes of each step, in the order in which they are met."""
+    """The classes of each step, in their order."""
     starts = [sum(sizes[:t]) for t in range(len(sizes))]
     return [tuple(order[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
 
 
-def classes_in_the_world(spec: ScenarioSpec, tasks: Sequence[Sequence[int]], t: int, rng: Generator) -> list[int]:
-    """The main classes that U_t may hold, by regime."""
+def unlabeled_classes(spec: ScenarioSpec, tasks: Sequence[Sequence[int]], t: int, rng: Generator) -> list[int]:
+    """The main classes that U_t may contain, by regime."""
     everything = [c for task in tasks for c in task]
     if spec.regime == "after":
         return [c for task in tasks[t:] for c in task]

@@ -1,4 +1,4 @@
-"""A stream: what the agent may see at each step, and, apart from it, what only the evaluation may know."""
+"""A stream: what the agent sees at each step and, separately, what only the evaluation may know."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ class Step:
     index: int  # t, from 0
     new_classes: tuple[int, ...]  # O_t
     labeled: Labeled  # T_t
-    unlabeled: Tensor  # U_t, (m, c, s, s) uint8; where a row came from is Truth's to know
-    further: Labeled | None = None  # more labelled images of classes met before; the paper's streams have none
+    unlabeled: Tensor  # U_t, (m, c, s, s) uint8; only Truth knows where a row came from
+    further: Labeled | None = None  # more labelled images of earlier classes; the paper's streams have none
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of the rows of U_t. No learner is ever handed one."""
+    """The ground truth about the rows of U_t. No learner ever receives it."""
 
     labels: Tensor  # (m,) the class of a row of the main set, -1 for a foreign row
-    seen: Tensor  # (m,) bool: of a class met up to t
-    unseen: Tensor  # (m,) bool: of a class still to come
+    seen: Tensor  # (m,) bool: of a class introduced up to t
+    unseen: Tensor  # (m,) bool: of a class of a later step
     foreign: Tensor  # (m,) bool: of a peripheral set
 
     @property
@@ -37,26 +37,26 @@ class Truth:
 
 @dataclass(frozen=True)
 class StepRows:
-    """A step as rows of the banks' training parts; no pixels."""
+    """A step as row numbers of the banks' training splits; no pixels."""
 
     new_classes: tuple[int, ...]
     labeled: Tensor  # rows of the main bank
     sources: Tensor  # (m,) of each unlabelled row: 0 the main bank, k the k-th peripheral one
     unlabeled: Tensor  # (m,) its row there
-    asked: int  # unlabelled rows that the spec asked for; more than m where After or Before ran short
+    asked: int  # unlabelled rows that the spec requests; more than m where After or Before have fewer
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The steps of one seed, over banks that lie on the run's device."""
+    """The steps of one seed, over banks on the run's device."""
 
     spec: ScenarioSpec
     seed: int
     banks: Mapping[str, ImageBank]
     steps: tuple[StepRows, ...]
-    held_out: Tensor  # rows that accuracy is taken on: of the main test part, or of its training part
-    validation: bool  # whether held_out is a validation split of the training part
-    pool: Tensor  # rows of the main training part that are neither labelled nor held out
+    held_out: Tensor  # rows that accuracy is measured on: of the main bank's test split, or of its training split
+    validation: bool  # whether held_out are rows of the training split
+    pool: Tensor  # rows of the main training split that are neither labelled nor held out
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -67,7 +67,7 @@ class Stream:
 
     @property
     def content(self) -> dict[str, str]:
-        """Hash of each data set."""
+        """Content hash of each data set."""
         return {name: bank.content for name, bank in self.banks.items()}
 
     def step(self, t: int) -> Step:
@@ -86,42 +86,41 @@ class Stream:
 
     @property
     def evaluated(self) -> Labeled:
-        """The split that held-out rows are of."""
+        """The split that the held-out rows belong to."""
         return self.main.train if self.validation else self.main.test
 
     @property
     def held_out_classes(self) -> set[int]:
-        """The classes that there are held-out rows of."""
+        """The classes of the held-out rows."""
         return set(self.evaluated.labels.cpu()[self.held_out].tolist())
 
     @property
     def all_evaluated(self) -> bool:
-        """Whether there are held-out rows of every step's classes."""
-        told = self.held_out_classes
-        return all(told & set(rows.new_classes) for rows in self.steps)
+        """Whether every step has held-out rows of its classes."""
+        classes = self.held_out_classes
+        return all(classes & set(rows.new_classes) for rows in self.steps)
 
     def evaluation(self, t: int) -> Labeled:
-        """The held-out rows of the classes that step t brings."""
-        part = self.evaluated
-        labels = part.labels[self.held_out.to(self.device)]
-        wanted = torch.isin(labels, torch.tensor(self.steps[t].new_classes, device=self.device))
-        return part.rows(self.held_out.to(self.device)[wanted])
+        """The held-out rows of the classes that step t introduces."""
+        rows = self.held_out.to(self.device)
+        new = torch.tensor(self.steps[t].new_classes, device=self.device)
+        return self.evaluated.rows(rows[torch.isin(self.evaluated.labels[rows], new)])
 
-    def strangers(self, most: int) -> Tensor:
-        """Images of the peripheral sets that no U_t holds: evenly over each set, at most so many of it."""
+    def foreign_images(self, limit: int) -> Tensor:
+        """Images of the peripheral sets that are in no U_t: at most `limit` of each set, evenly spaced."""
         parts = [self.main.train.images[:0]]
         for k, name in enumerate(self.spec.peripheral, start=1):
             images = self.banks[name].train.images
-            unmet = torch.ones(len(images), dtype=torch.bool)
+            unused = torch.ones(len(images), dtype=torch.bool)
             for rows in self.steps:
-                unmet[rows.unlabeled[rows.sources == k]] = False
-            left = unmet.nonzero().squeeze(1)
-            picked = torch.linspace(0, len(left) - 1, min(most, len(left))).long()
-            parts.append(images[left[picked].to(self.device)])
+                unused[rows.unlabeled[rows.sources == k]] = False
+            free = unused.nonzero().squeeze(1)
+            picked = torch.linspace(0, len(free) - 1, min(limit, len(free))).long()
+            parts.append(images[free[picked].to(self.device)])
         return torch.cat(parts)
 
     def whole_pool(self) -> Tensor:
-        """All unlabelled images that there are, for a reference trained before the first step."""
+        """All unlabelled images, for a reference that is trained before the first step."""
         related = [self.main.train.images[self.pool.to(self.device)]] if self.spec.related else []
         foreign = [self.banks[name].train.images for name in self.spec.peripheral if self.spec.unrelated]
         return torch.cat([self.main.train.images[:0], *related, *foreign])

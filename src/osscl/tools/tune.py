@@ -135,7 +135,7 @@ def unwatched_trial(title: str) -> AbstractContextManager[Watcher]:
     return nullcontext(Unwatched())
 
 
-def tune(
+def run_trials(
     search: Search, options: Options, trials: int, seconds: float | None = None, watch: WatchTrial = unwatched_trial
 ) -> None:
     """Run trials until there are `trials` over all workers and sessions; raises Stopped after `seconds`."""

@@ -1,0 +1,203 @@
+"""What the page's script draws from: chapters as numbers for JSON, each stored once."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from scipy import stats
+
+from osscl.config import content_id, plain
+from osscl.data.images import ImageBank
+from osscl.metrics import drops
+from osscl.report.chapters import Chapter, Entry, chapters_of, conclusion, opening
+from osscl.report.naming import setting_words
+from osscl.report.thumbnails import Pictures, Strip, Tile, strips_of
+from osscl.runs.record import GateRecord, RunRecord
+from osscl.runs.spec import spec_to_plain
+
+Json = dict[str, Any]
+Numbers = list[float | None]
+
+# Name, meaning, and how it is read from a step; each has a small figure of its own.
+Reading = tuple[str, str, Callable[[Any], float | None]]
+FPR95 = "share of the rest that passes where 95 % of the classes seen do; lower is better"
+FPR95_UNKNOWN = "OpenOOD's: share of the classes seen that is rejected where 95 % of the rest is; lower is better"
+GATE: tuple[Reading, ...] = (
+    ("AUROC, seen", "score of classes seen so far against the rest of U_t", lambda gate: gate.auroc_seen),
+    ("AUROC, main set", "score of the main set against foreign sets", lambda gate: gate.auroc_related),
+    ("Precision", "share of the admitted images that is of the main set", lambda gate: gate.precision),
+    ("Pseudo-labels", "share of the pseudo-labels that is right", lambda gate: gate.pseudo_accuracy),
+    ("Admits: seen", "share of the classes seen so far that is admitted", lambda gate: gate.pass_rates.get("seen")),
+    ("Admits: unseen", "share of later classes that is admitted", lambda gate: gate.pass_rates.get("unseen")),
+    ("Admits: foreign", "share of the foreign images that is admitted", lambda gate: gate.pass_rates.get("foreign")),
+    ("FPR95", FPR95, lambda gate: gate.fpr95),
+    ("FPR95, OpenOOD", FPR95_UNKNOWN, lambda gate: gate.fpr95_unknown),
+)
+KNOWN: tuple[Reading, ...] = (
+    ("Known: AUROC", "classes seen against classes to come and foreign sets", lambda known: known.auroc),
+    ("Known: seen", "share of held-out images of classes seen that looks known", lambda known: known.recall),
+    ("Known: foreign", "share of the foreign images that looks known", lambda known: known.foreign),
+    ("Known: FPR95", FPR95, lambda known: known.fpr95),
+    ("Known: FPR95, OpenOOD", FPR95_UNKNOWN, lambda known: known.fpr95_unknown),
+)
+
+
+def payload(records: Sequence[RunRecord], banks: Mapping[str, ImageBank]) -> Json:
+    """Everything the script needs, independent of the order of the records."""
+    chapters = chapters_of(records)
+    pictures = strips_of([entry.first for chapter in chapters for entry in chapter.entries if entry.gated], banks)
+    most = max(len(entry.runs) for chapter in chapters for entry in chapter.entries)
+    return {
+        "chapters": _told_apart([chapter_numbers(chapter, banks, pictures) for chapter in chapters]),
+        "opening": chapters.index(opening(chapters)),
+        "gate": {name: words for name, words, _ in GATE},
+        "known": {name: words for name, words, _ in KNOWN},
+        "sprites": [{"uri": s.uri, "across": s.across, "down": s.down} for s in pictures.sprites],
+        # Student's t for two-sided 95 % intervals, by degrees of freedom from 1.
+        "t95": [round(float(stats.t.ppf(0.975, freedom)), 4) for freedom in range(1, max(2, most))],
+    }
+
+
+def _told_apart(chapters: Sequence[Json]) -> list[Json]:
+    """Schedules that share a name in one setting get a number, for each chapter has an address of its own."""
+    pairs = [(one["key"], one["schedule"]) for one in chapters]
+    again = [pairs[:i].count(pair) for i, pair in enumerate(pairs)]
+    return [
+        one | {"schedule": f"{one['schedule']} ({count + 1})"} if count else one
+        for one, count in zip(chapters, again, strict=True)
+    ]
+
+
+def chapter_numbers(chapter: Chapter, banks: Mapping[str, ImageBank], pictures: Pictures) -> Json:
+    scenario, bank = chapter.first.spec.scenario, banks.get(chapter.first.spec.scenario.main)
+    names = unique_slugs([entry.name for entry in chapter.entries])
+    keys = dict(zip(map(id, chapter.entries), names, strict=True))
+    return {
+        "key": slug(setting_words(scenario)),
+        "label": chapter.setting,
+        "schedule": chapter.first.spec.schedule.name,
+        "trained": chapter.schedule_words,
+        "facts": chapter.facts,
+        "on": chapter.first.evaluated_on,
+        "conclusion": conclusion(chapter),
+        "steps": scenario.steps,
+        "classes": list(bank.class_names) if bank else None,
+        "highlighted": [keys[id(entry)] for entry in chapter.highlighted],
+        "rows": [
+            {"key": keys[id(entry)], **entry_numbers(entry, pictures), **_ablation(chapter, entry, keys)}
+            for entry in chapter.entries
+        ],
+    }
+
+
+def entry_numbers(entry: Entry, pictures: Pictures) -> Json:
+    """One method: what is compared by seed, and what is looked at for the lowest seed."""
+    first = entry.first
+    timed = [run for run in entry.runs if run.made_by.timed]
+    return {
+        "name": entry.name,
+        "named": entry.configuration is not None,
+        "seeds": [run.spec.seed for run in entry.runs],
+        "streams": [content_id(run.class_order, 6) for run in entry.runs],
+        "final": [round(run.final, 6) for run in entry.runs],
+        "forgetting": [_rounded(run.forgetting, 6) for run in entry.runs],
+        "overall": [[round(value, 2) for value in run.overall] for run in entry.runs],
+        "dropped": _mean_drops(entry.runs),
+        "matrix": _mean_matrix(entry.runs),
+        "published": entry.published,
+        "gate": _over_steps(entry, "gate", GATE),
+        "known": _over_steps(entry, "known", KNOWN),
+        "scores": [_scores(step.gate, step.unlabeled) if step.gate else None for step in first.steps],
+        "strip": _strip(pictures.strips[first.id]) if entry.gated else None,
+        "order": first.class_order,
+        "met": [len(step.new_classes) for step in first.steps],
+        "confusion": first.confusion,
+        "phases": _phase_minutes(timed),
+        "kept": [],  # bytes derived from past data; no record carries them yet
+        "minutes": [_rounded(run.minutes, 3) for run in timed],
+        "peak": [run.made_by.peak_memory for run in entry.runs],
+        "runs": [_made(run) for run in entry.runs],
+        "spec": spec_to_plain(first.spec),
+    }  # fmt: skip
+
+
+def _ablation(chapter: Chapter, entry: Entry, keys: Mapping[int, str]) -> Json:
+    found = chapter.base_of(entry)
+    return {"base": keys[id(found[0])], "changes": found[1]} if found else {"base": None}
+
+
+def _over_steps(entry: Entry, part: str, readings: Sequence[Reading]) -> Json:
+    """By name of the reading and by seed, a value or None for each step; readings without any value are left out."""
+    found: dict[str, list[Numbers]] = {}
+    for name, _, read in readings:
+        parts = [[getattr(step, part) for step in run.steps] for run in entry.runs]
+        by_seed = [[None if one is None else _rounded(read(one), 4) for one in run] for run in parts]
+        if any(value is not None for run in by_seed for value in run):
+            found[name] = by_seed
+    return found
+
+
+def _scores(gate: GateRecord, unlabeled: int) -> Json:
+    return {
+        "admit": round(gate.threshold, 4),
+        "pseudo": round(gate.pseudo_threshold, 4),
+        "admitted": gate.passed,
+        "labeled": gate.pseudo_labeled,
+        "of": unlabeled,
+        "counts": gate.histograms,
+    }
+
+
+def _strip(strip: Strip) -> Json:
+    rows = {row.step: [_tiles(row.let_in), _tiles(row.kept_out)] for row in strip.rows}
+    return {"rows": rows, "missing": "data" if strip.without_data else "room" if strip.left_out else None}
+
+
+def _tiles(tiles: Sequence[Tile]) -> list[Json]:
+    return [
+        {"kind": tile.kind, "words": tile.words}
+        | ({} if tile.sprite is None else {"sprite": tile.sprite.number, "place": tile.place})
+        for tile in tiles
+    ]
+
+
+def _mean_matrix(runs: Sequence[RunRecord]) -> list[list[float]]:
+    """Accuracy after step t (row) on the classes of step k (column), mean over seeds."""
+    steps = range(len(runs[0].accuracy))
+    return [[round(mean(run.accuracy[t][k] for run in runs), 1) for k in range(t + 1)] for t in steps]
+
+
+def _mean_drops(runs: Sequence[RunRecord]) -> list[float]:
+    """Points lost on the classes of each step but the last, mean over seeds."""
+    return [round(mean(lost), 2) for lost in zip(*(drops(run.accuracy) for run in runs), strict=True)]
+
+
+def _phase_minutes(runs: Sequence[RunRecord]) -> dict[str, float]:
+    """Mean over the runs of the minutes of each phase over all steps."""
+    total: dict[str, float] = {}
+    for run in runs:
+        for phase in (phase for step in run.steps for phase in step.phases):
+            total[phase.name] = total.get(phase.name, 0.0) + phase.seconds / 60 / len(runs)
+    return {name: round(minutes, 4) for name, minutes in total.items()}
+
+
+def _made(run: RunRecord) -> Json:
+    made = plain(run.made_by)
+    parts = [f"{part.commit} on {part.device}, torch {part.torch}" for part in run.made_by.earlier]
+    data = {f"content of {name}": digest for name, digest in run.content.items()}
+    return {"id": run.id, **made, "earlier": "; ".join(parts) or None, "timed": run.made_by.timed, **data}
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def slug(text: str) -> str:
+    """Letters, digits and dashes, for addresses."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def unique_slugs(names: Sequence[str]) -> list[str]:
+    slugs = [slug(name) or "row" for name in names]
+    return [one if one not in slugs[:i] else f"{one}-{i}" for i, one in enumerate(slugs)]
