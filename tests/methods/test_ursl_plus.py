@@ -260,10 +260,10 @@ def test_foreign_images_are_of_peripheral_sets_and_in_no_step(stream):
     shown = {int(row) for rows in stream.steps for row in rows.unlabeled[rows.sources == 1]}
     unmet = [row for row in range(len(bank.train)) if row not in shown]
     assert 5 < len(unmet) < len(bank.train)
-    assert torch.equal(stream.strangers(1000), bank.train.images[unmet])
-    few = stream.strangers(5)
+    assert torch.equal(stream.foreign_images(1000), bank.train.images[unmet])
+    few = stream.foreign_images(5)
     assert torch.equal(few[0], bank.train.images[unmet[0]]) and torch.equal(few[4], bank.train.images[unmet[-1]])
-    assert len(replace(stream, spec=replace(stream.spec, peripheral=())).strangers(5)) == 0
+    assert len(replace(stream, spec=replace(stream.spec, peripheral=())).foreign_images(5)) == 0
 
 
 class Oracle:
