@@ -61,7 +61,7 @@ def synchronise(device: torch.device) -> None:
 def fused(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function on CUDA (TORCH_COMPILE_DISABLE=1 turns it off); elsewhere it runs as written.
 
-    The first argument is a tensor whose rows are the batch. Small batches are not compiled: it would cost more time than
+    The first argument is a tensor whose rows are the batch. Small batches are not compiled: that would cost more than
     it saves.
     """
 
