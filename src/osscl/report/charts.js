@@ -138,7 +138,7 @@ function curves(width, height, series, { high, unit, small }) {
   const steps = Math.max(...series.map(one => one.values.length));
   const named = small ? [] : series.filter(one => one.colour);
   const letters = Math.max(0, ...named.map(one => Math.min(18, one.name.length)));
-  const left = small ? 26 : 36, right = small ? 8 : Math.min(width * 0.3, 14 + 7.2 * letters), bottom = small ? 20 : 38;
+  const left = small ? 26 : 36, right = small ? 8 : Math.min(width * 0.3, 14 + 8 * letters), bottom = small ? 20 : 38;
   const ends = series.flatMap(one => [...one.values, ...(one.high ?? [])]).filter(value => value != null);
   const top = high ?? Math.max(1, ...ends) * 1.05;
   const X = t => left + (steps < 2 ? 0.5 : t / (steps - 1)) * (width - left - right);
