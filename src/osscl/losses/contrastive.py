@@ -8,8 +8,8 @@ SELF = -1e9  # finite stand-in for -inf: 0 * SELF is 0, 0 * -inf is nan
 
 
 def similarity_logits(z: Tensor, tau: float) -> Tensor:
-    """Pairwise z_i . z_j / tau, (m, m) float32, with every row barred from choosing itself."""
-    with torch.autocast(z.device.type, enabled=False):  # a small tau magnifies the rounding of half precision
+    """Pairwise z_i . z_j / tau, (m, m) float32; the diagonal is excluded."""
+    with torch.autocast(z.device.type, enabled=False):  # a small tau magnifies half-precision rounding
         z = z.float()
         return (z @ z.T / tau).fill_diagonal_(SELF)
 
