@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test types complete wheel clean
+.PHONY: demo test types complete docs wheel clean
 
 demo: .venv/installed
 	$(BIN)/osscl demo
@@ -16,6 +16,10 @@ types: .venv/tested
 
 # All optional dependencies; with them and OSSCL_ALL_TESTS=1 only tests that need a GPU are skipped.
 complete: .venv/complete
+
+# The documentation site, offline and with warnings as errors; open build/docs/index.html.
+docs: .venv/docs
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
 
 # Build a wheel, install it in an empty environment and run the smallest demo there.
 wheel: .venv/tested
@@ -38,7 +42,11 @@ wheel: .venv/tested
 	touch $@
 
 .venv/complete: .venv/tested
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,ray,tune,track]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,ray,tune,track,docs]"
+	touch $@
+
+.venv/docs: .venv/installed
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[docs]"
 	touch $@
 
 clean:

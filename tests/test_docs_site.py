@@ -1,0 +1,144 @@
+"""The documentation site builds without a warning or a network, and what its pages say is so."""
+
+import re
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+import xml.dom.minidom
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+import osscl
+from osscl.cli import app
+from osscl.runs.record import read_records
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+WRITTEN = [*sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("methods/*.md")), ROOT / "README.md"]
+PROGRAM = get_command(app)
+
+
+# ----- the site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built from a copy of what it needs; warnings are errors."""
+    pytest.importorskip("sphinx")
+    pytest.importorskip("myst_parser")
+    pytest.importorskip("pydata_sphinx_theme")
+    root = tmp_path_factory.mktemp("repository")
+    shutil.copytree(DOCS, root / "docs", ignore=shutil.ignore_patterns("_build", "commands", "python", "__pycache__"))
+    for folder in ("src", "results"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", "built"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=600)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 60  # seconds
+    return root / "built"
+
+
+def test_every_command_and_every_public_name_has_its_reference(site):
+    for name in PROGRAM.commands:
+        assert f"osscl {name}" in (site / "reference" / "commands" / f"{name}.html").read_text()
+    index = (site / "genindex.html").read_text()
+    assert all(f"osscl.{name}" in (site / "reference/python/index.html").read_text() for name in osscl._PUBLIC)
+    assert all(word in index for word in ("--max-minutes", "ContinualClassifier", "asymmetric_supcon", "Phases"))
+
+
+def test_no_page_needs_a_network(site):
+    for page in site.rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|img|iframe)[^>]*src="([^"]+)"|<link[^>]*rel="stylesheet"[^>]*href="([^"]+)"', page.read_text()
+        )
+        assert not [name for pair in loaded for name in pair if name.startswith(("http", "//"))], page
+    assert (site / "searchindex.js").stat().st_size > 10_000
+
+
+def test_links_to_the_repository_lead_to_copies(site):
+    page = (site / "methods" / "ursl.html").read_text()
+    assert 'href="../source/src/osscl/methods/ursl.html"' in page
+    assert "asymmetric_supcon" in (site / "source/src/osscl/methods/ursl.html").read_text()
+    links = [
+        link
+        for file in site.rglob("*.html")
+        for link in re.findall(r'href="([^"#:]+\.(?:py|json|md))"', file.read_text())
+    ]
+    assert links and all("_downloads" in link for link in links)
+
+
+def test_one_step_is_a_stepper_that_needs_no_script(site):
+    page = (site / "concepts.html").read_text()
+    stepper = page.partition('class="stepper')[2].partition("Made by")[0]
+    assert len(re.findall(r'<input type="radio"', stepper)) == len(re.findall(r"<li>", stepper)) == 6
+    assert len(re.findall(r'class="tile', stepper)) == 200 and "<script" not in stepper
+
+
+# ----- the pages
+
+
+def commands_in(text):
+    """The osscl commands of the shell blocks, as lists of words."""
+    blocks = re.findall(r"^```(\S*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    shell = [block for language, block in blocks if language in ("", "bash", "console")]
+    lines = [line for block in shell for line in block.replace("\\\n", " ").splitlines() if line.startswith("osscl ")]
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def parse(words):
+    """Parse a command line without running it; a mistake raises."""
+    command = PROGRAM
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        command, words = command.commands[words[0]], words[1:]
+    return command.make_context("osscl", words)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_commands_on_a_page_can_be_parsed(page):
+    for words in commands_in(page.read_text()):
+        try:
+            parse(words)
+        except Exception as error:
+            if type(error).__name__ != "Exit":  # --version ends the program
+                pytest.fail(f"{page.name}: osscl {shlex.join(words)}: {error}")
+
+
+def test_the_first_page_runs_as_it_stands(typed, capsys):
+    text = (DOCS / "start.md").read_text()
+    commands = commands_in("\n".join(re.findall(r"<!-- runs -->\n(```bash\n.*?^```)", text, re.DOTALL | re.MULTILINE)))
+    assert len(commands) >= 8
+    for words in commands:
+        code, _, errors = typed(*words)
+        assert code == 0, f"osscl {shlex.join(words)}: {errors}"
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    page = {"__name__": "page"}
+    exec(compile(block, "start.md", "exec"), page)
+    assert f"{page['record'].final} {page['record'].forgetting}" in capsys.readouterr().out
+
+
+def test_one_step_on_digits_is_the_demos_record():
+    (record,) = [
+        r for r in read_records(ROOT / "results" / "demo")[0] if r.configuration == "ursl" and r.spec.seed == 0
+    ]
+    page = (DOCS / "concepts.md").read_text()
+    for when, t in (("before", 1), ("after", 2)):
+        shown = re.search(rf"\| {when} \| (.*) \|", page)[1].split(" | ")
+        assert [value for value in shown if value != "—"] == [
+            f"{v:.1f}" for v in (*record.accuracy[t], record.overall[t])
+        ]
+    gate = record.steps[2].gate
+    assert f"{gate.passed} of {record.steps[2].unlabeled} images pass τ_id" in page
+    assert f"precision {gate.precision_seen:.2f}, recall {gate.recall:.2f}" in page
+    assert f"τ_id = {gate.threshold:.2f} and τ_pl = {gate.pseudo_threshold:.2f}" in page
+
+
+@pytest.mark.parametrize("name", ["method.svg", "one-step.svg"])
+def test_drawings_are_well_formed_and_described(name):
+    drawing = xml.dom.minidom.parse(str(DOCS / "_static" / name)).documentElement
+    assert drawing.getAttribute("role") == "img" and drawing.getAttribute("aria-label")
