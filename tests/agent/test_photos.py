@@ -305,7 +305,9 @@ def test_the_life_of_an_agent_as_the_page_tells_it(real_encoder, typed, refuses,
     """The commands under "Try it", as printed: fit, update, predict, inspect, sort, naming a group, changes, back."""
     import subprocess
 
-    for command in commands_in("docs/own-images.md", "## Try it"):
+    commands = commands_in("docs/own-images.md", "## Try it")
+    assert commands_in("README.md", "## Your own photos") == commands[:6]
+    for command in commands:
         if command[0] == "osscl":
             code, shown, errors = typed(*command[1:])
             assert code == 0, (command, errors)

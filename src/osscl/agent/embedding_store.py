@@ -1,4 +1,4 @@
-"""Embeddings on disk, found by the content of their pictures: memory-mapped, appended to, shared by processes.
+"""A store of embeddings on disk, keyed by picture content: memory-mapped, append-only, safe for several processes.
 
 A store is a folder for one encoder and one number of views:
 

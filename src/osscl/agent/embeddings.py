@@ -1,4 +1,4 @@
-"""Pictures to embeddings, each once: decoded and embedded as a stream, cached by content in a store."""
+"""Embed pictures, each content once: decoded and embedded as a stream, and cached in a store."""
 
 import hashlib
 import os
@@ -47,7 +47,7 @@ class Embedded:
     indices: Array  # int64 (n,): which of the given pictures were embedded, in order
     rows: Array  # int64 (n,): their rows in the store
     skipped: tuple[Skipped, ...] = ()
-    notes: tuple[str, ...] = ()  # what was changed or odd, one line a kind
+    notes: tuple[str, ...] = ()  # conversions and oddities, one line each kind
 
     def __len__(self) -> int:
         return len(self.rows)

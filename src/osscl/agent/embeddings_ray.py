@@ -1,4 +1,4 @@
-"""A pile embedded on a Ray cluster with Ray Data: the same rows as here, bit for bit, each picture once."""
+"""Embed a pile on a Ray cluster with Ray Data: each picture once, bit-identical to local embeddings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

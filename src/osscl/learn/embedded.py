@@ -1,4 +1,4 @@
-"""Classifying fixed embeddings of a frozen encoder from sums that are carried from step to step.
+"""Heads on embeddings of a frozen encoder, fitted from sums that are carried from step to step.
 
 An embedding is a row made of parts ("layers"), for instance pooled features of several depths of one network; each
 part is brought to unit length. Per class a count and a mean are kept, and one scatter matrix about the class means for
@@ -22,7 +22,7 @@ BASELINE_SHRINKAGE = 0.3
 TEMPERATURES = tuple(2.0**i for i in range(-10, 5))
 COSINE_SCALE = 64.0  # logits of class means before the temperature
 FLOOR = 1e-4  # variance added per unit of length spread over all directions, where classes have no spread of their own
-DOUBT = 0.5  # mistakes more than were seen in trials: a few rows without one are no proof of certainty
+DOUBT = 0.5  # mistakes added to those in trials: a few rows without a mistake do not prove certainty
 MOST_TRIED = 2000  # labelled rows that are left out one by one
 ROWS_LEFT_OUT = 256
 
@@ -36,7 +36,7 @@ def split_layers(rows: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class ClassSums:
-    """All labelled rows ever met, as sums: nothing here is the embedding of one image, except a class of one image.
+    """All labelled rows so far, as sums; no embedding of a single image, unless a class has only one.
 
     Takes 4 (k + d / 2) d bytes for k classes and each layer of d numbers when stored by `state`.
     """
@@ -75,7 +75,7 @@ class ClassSums:
         return replace(self, names=names, counts=counts, means=means)
 
     def without(self, name: str) -> "ClassSums":
-        """Forget a class: its count and mean go, and its share of the scatter as far as the sum of all can tell."""
+        """Forget a class: its count, its mean, and its expected share of the pooled scatter."""
         gone = self.names.index(name)
         rows, left = float(self.counts[gone]), [i for i in range(len(self.names)) if i != gone]
         degrees = max(self.degrees - max(rows - 1, 0.0), 0.0)
@@ -278,7 +278,7 @@ def _left_out_chunk(x: Tensor, own: Tensor, counts: Tensor, m: Tensor, spread: S
 
 @dataclass(frozen=True)
 class Trials:
-    """How candidates did on labelled rows that were left out one by one, summed over steps."""
+    """Results of candidates on labelled rows that were left out one by one, summed over steps."""
 
     loss: Tensor  # (candidates, temperatures) summed cross entropy
     right: Tensor  # (candidates,)

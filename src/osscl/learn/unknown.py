@@ -1,7 +1,7 @@
-"""Whether an embedding belongs to a class met: a score, and what share of known images scores lower.
+"""Detect unknown images: a score for embeddings, calibrated as the share of known images that score lower.
 
 The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022): how much nearer a row is to a class
-than to everything met, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
+than to the mean of all rows, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ FEW = 40  # scores below which the tail is that of Student's t
 
 @dataclass(frozen=True)
 class PileSums:
-    """Everything unlabelled, as sums, and two numbers an image by which an image of the pile is recognised.
+    """The unlabelled rows as sums, and two numbers per image by which an image of the pile is recognised.
 
     Takes 2 d^2 bytes for each layer and 8 for each image.
     """
@@ -240,7 +240,7 @@ class KnownScores:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Tells rows of classes met from others."""
+    """Separates rows of known classes from others."""
 
     head: EmbeddingHead
     world: PileSums
@@ -250,7 +250,7 @@ class Unknown:
     calibration: Calibration
 
     def scores(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Score (n,), higher is more like a class met, and the class (n,) that it is nearest to."""
+        """Score (n,), higher is more like a known class, and the nearest class (n,)."""
         sums = self.head.sums
         x, copies = split_layers(rows, sums.widths), copies_in(self.world, marks_of(rows, sums.widths))
         parts = []
