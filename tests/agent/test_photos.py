@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+import osscl
 from osscl.agent import photos, store
 from osscl.agent.classifier import ContinualClassifier, learner_from_entry
 from osscl.agent.sorting import predict_embedded
@@ -148,6 +149,8 @@ def test_other_weights_are_refused(tmp_path, monkeypatch):
     made = two_steps()
     made.save(tmp_path)
     assert difference(vars(ContinualClassifier.load(tmp_path).predict(pile())), vars(made.predict(pile()))) is None
+    with pytest.raises(DataError, match="use osscl.ContinualClassifier.load"):
+        osscl.load(tmp_path)
     monkeypatch.setattr(photos, "load_encoder", lambda *_: Quarters("other"))
     with pytest.raises(DataError, match="quarters has other weights than the agent was trained with"):
         ContinualClassifier.load(tmp_path)
