@@ -149,7 +149,7 @@ def test_other_weights_are_refused(tmp_path, monkeypatch):
     made = two_steps()
     made.save(tmp_path)
     assert difference(vars(ContinualClassifier.load(tmp_path).predict(pile())), vars(made.predict(pile()))) is None
-    with pytest.raises(DataError, match="use osscl.ContinualClassifier.load"):
+    with pytest.raises(DataError, match=r"use osscl\.ContinualClassifier\.load"):
         osscl.load(tmp_path)
     monkeypatch.setattr(photos, "load_encoder", lambda *_: Quarters("other"))
     with pytest.raises(DataError, match="quarters has other weights than the agent was trained with"):
