@@ -61,8 +61,8 @@ def synchronise(device: torch.device) -> None:
 def fused(function: Callable[P, R]) -> Callable[P, R]:
     """Compile a function on CUDA (TORCH_COMPILE_DISABLE=1 turns it off); elsewhere it runs as written.
 
-    The first argument is a tensor whose rows are the batch. Small batches are not compiled: that would cost more than
-    it saves.
+    The first argument is a tensor whose rows are the batch. Small batches are not compiled: that would cost more
+    time than it saves.
     """
 
     @functools.wraps(function)
