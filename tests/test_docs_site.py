@@ -8,6 +8,7 @@ import subprocess
 import sys
 import xml.dom.minidom
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 from typer.main import get_command
@@ -136,6 +137,18 @@ def test_one_step_on_digits_is_the_demos_record():
     assert f"{gate.passed} of {record.steps[2].unlabeled} images pass τ_id" in page
     assert f"precision {gate.precision_seen:.2f}, recall {gate.recall:.2f}" in page
     assert f"τ_id = {gate.threshold:.2f} and τ_pl = {gate.pseudo_threshold:.2f}" in page
+
+
+def test_the_demos_accuracies_are_those_of_its_records():
+    records = read_records(ROOT / "results" / "demo")[0]
+    shown = re.findall(r"^\| `(.*?)` \| (.*?) \| (.*?) \|$", (DOCS / "start.md").read_text(), re.MULTILINE)
+    for name, accuracy, forgetting in shown:
+        runs = [record for record in records if record.configuration == name]
+        finals = [run.final for run in runs]
+        assert len(runs) == 6
+        assert accuracy == f"{mean(finals):.1f} ± {stdev(finals):.1f}"
+        assert forgetting == f"{mean(run.forgetting for run in runs):.1f}"
+    assert {name for name, *_ in shown} == {record.configuration for record in records}
 
 
 @pytest.mark.parametrize("name", ["method.svg", "one-step.svg"])
