@@ -10,6 +10,7 @@ import xml.dom.minidom
 from pathlib import Path
 from statistics import mean, stdev
 
+import chromium
 import pytest
 from typer.main import get_command
 
@@ -79,6 +80,19 @@ def test_one_step_is_a_stepper_that_needs_no_script(site):
     stepper = page.partition('class="stepper')[2].partition("Made by")[0]
     assert len(re.findall(r'<input type="radio"', stepper)) == len(re.findall(r"<li>", stepper)) == 6
     assert len(re.findall(r'class="tile', stepper)) == 200 and "<script" not in stepper
+
+
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium here")
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_one_step_in_a_browser(site, tmp_path, width, dark):
+    with chromium.Browser(tmp_path) as browser:
+        browser.open(site / "concepts.html", width, dark=dark)
+        assert browser.errors == []
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for i in range(1, 7):
+            browser.evaluate(f"document.querySelector('label[for=stepper-{i}]').click()")
+            shown = "[...document.querySelectorAll('.stepper ol > li')].map(item => item.offsetHeight > 0)"
+            assert browser.evaluate(shown) == [i == k for k in range(1, 7)]
 
 
 # ----- the pages
