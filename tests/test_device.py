@@ -1,4 +1,4 @@
-"""What a GPU does to the loops, tried on a CPU: some batches compiled, some not, within one update."""
+"""What a GPU does to the loops, on a CPU: within one update some batches are compiled and others are not."""
 
 import functools
 import shutil
@@ -8,21 +8,23 @@ import torch
 
 from osscl import device
 from osscl.data.images import Labeled
-from osscl.methods import gem
-from osscl.methods import learner as learners
-from osscl.methods.base import PhaseLog, Runtime, Schedule, Setting
-from osscl.methods.ursl import Learner, LearnerConfig, Lesson
-from osscl.tools.battery import maker, toy_stream
+from osscl.methods import base, gem
+from osscl.methods.base import Runtime, Schedule, Setting
+from osscl.methods.gate import Segregated
+from osscl.methods.reference import ReferenceConfig
+from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
+from osscl.stream.step import Step
+from osscl.tools.battery import toy_stream
 from osscl.vision.augment import Augmentation
-from osscl.vision.encoder import Classifier, EncoderConfig, ImageFormat, features_of, placed
+from osscl.vision.encoder import Classifier, EncoderConfig, ImageFormat, build_on_device, features_of
+from toy_agents import agent_of
 
-COLOUR = ImageFormat(3, 32, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 FROM = 24  # rows from which a batch is compiled here
 
 
 @pytest.fixture
 def compiling(monkeypatch):
-    """Compile as on a GPU, by a backend that needs no compiler and keeps the bookkeeping of gradients."""
+    """Compile as on a GPU, with a backend that needs no compiler and treats gradients the same way."""
 
     @functools.cache
     def compiled(function):
@@ -30,40 +32,41 @@ def compiling(monkeypatch):
 
     monkeypatch.setattr(device, "worth_compiling", lambda rows: len(rows) >= FROM)
     monkeypatch.setattr(device, "_compiled", compiled)
-    monkeypatch.setattr(learners, "WORTH_COMPILING", FROM)
+    monkeypatch.setattr(base, "WORTH_COMPILING", FROM)
     yield
     torch.compiler.reset()
 
 
-def learn(pool: int, guide: int) -> Learner:
+def trained(pool: int, related: int) -> Ursl:
+    """A learner after two updates on `pool` labelled images, guided by them and `related` unlabelled ones."""
     images = torch.randint(0, 256, (40, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     setting = Setting(ImageFormat(1, 8, (0.5,), (0.5,)), Augmentation(flip=0), 0, 0, Schedule("two", max_updates=2))
-    config = LearnerConfig(net=EncoderConfig("small", dim=8), batch=32)
-    learner = Learner(config, setting, Runtime())
-    labels = torch.arange(pool) % 2
-    lesson = Lesson(Labeled(images[:pool], labels), (pool, 0, 0), labels == 0, images[:guide], learner.encoder)
-    learner.learn(lesson, 0, PhaseLog(Runtime()))
-    return learner
+    net, labels = EncoderConfig("small", dim=8), torch.arange(pool) % 2
+    agent = Ursl(UrslConfig(ReferenceConfig(net=net), learner=LearnerConfig(net, batch=32)), setting, Runtime())
+    agent.reference.history["0"] = "as if trained"
+    agent.phases.begin_step(0)
+    step = Step(0, (0,), Labeled(images[:pool], labels), images[:0])
+    agent.train_learner(step, Segregated(setting.no_images(), images[:related]))
+    return agent
 
 
-@pytest.mark.parametrize(("pool", "guide"), [(6, 30), (30, 6), (30, 32), (6, 8)])
-def test_a_small_batch_beside_a_large_one_still_learns(compiling, pool, guide):
-    learner = learn(pool, guide)
-    assert learner.encoder.compiles, "the next step's teachers are copies of this network, and large batches await them"
+@pytest.mark.parametrize(("pool", "related"), [(6, 24), (30, 2), (6, 2)])
+def test_a_small_batch_beside_a_large_one_learns(compiling, pool, related):
+    learner = trained(pool, related).learner
+    assert learner.compiles, "the next step's teachers are copies of this network and see large batches"
 
 
-def test_compiled_updates_are_the_plain_ones(compiling, monkeypatch):
-    compiled = learn(30, 32)
+def test_compiled_updates_equal_plain_ones(compiling, monkeypatch):
+    compiled = trained(30, 2).learner
     monkeypatch.setattr(device, "worth_compiling", lambda rows: False)
-    plain = learn(30, 32)
-    for a, b in zip(compiled.encoder.parameters(), plain.encoder.parameters(), strict=True):
+    for a, b in zip(compiled.parameters(), trained(30, 2).learner.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 def test_a_compiled_pass_gives_several_gradients():
-    rng = torch.Generator().manual_seed(0)
-    net = placed(lambda: Classifier("small", COLOUR, torch.float32), rng, torch.device("cpu"))
+    rng, images = torch.Generator().manual_seed(0), ImageFormat(3, 32, (0.5,) * 3, (0.5,) * 3)
+    net = build_on_device(lambda: Classifier("small", images, torch.float32), rng, torch.device("cpu"))
     net.head.grow(4, rng)
     net.learning(True)
     x = torch.rand(30, 3, 32, 32, generator=rng)
@@ -78,7 +81,7 @@ def test_a_compiled_pass_gives_several_gradients():
     torch.compiler.reset()
 
 
-def test_small_batches_are_compiled_inside_the_block_alone():
+def test_small_batches_are_compiled_only_inside_the_block():
     class OnCuda(torch.Tensor):
         is_cuda = True
 
@@ -90,20 +93,18 @@ def test_small_batches_are_compiled_inside_the_block_alone():
 
 
 @pytest.mark.parametrize(("many", "compiles"), [(1, True), (1000, False)])
-def test_gem_compiles_what_many_updates_repay(compiling, monkeypatch, many, compiles):
+def test_gem_joint_compiles_if_there_are_many_updates(compiling, monkeypatch, many, compiles):
     monkeypatch.setattr(gem, "MANY", many)
-    stream = toy_stream()
-    agent = maker(gem.Gem, gem.GemConfig("small"), stream)(updates=2)
-    counted = []
-    find = gem.GemUpdate._find_together
+    stream, counted, find = toy_stream(), [], gem.GemUpdate._find_together
+    agent = agent_of(gem.GemConfig("small", memory_statistics="joint"), stream, updates=2)
 
     def watched(self, *inputs):
-        counted.append((len(self.past), agent.model.compiles, self.compiled))
+        counted.append((len(self.past) > 0, agent.model.compiles, self.phase.compiles))
         return find(self, *inputs)
 
     monkeypatch.setattr(gem.GemUpdate, "_find_together", watched)
     for t in range(2):
         agent.learn(stream.step(t))
-    assert [past > 0 for past, _, _ in counted] == [False, False, True, True]
-    assert all(now == then == (compiles and past > 0) for past, now, then in counted)
+    assert [past for past, _, _ in counted] == [False, False, True, True]
+    assert all(model == phase == (compiles and past) for past, model, phase in counted)
     assert agent.model.compiles

@@ -1,5 +1,6 @@
-"""What the README says is so: its tree is the one on disk, its numbers are those of the records."""
+"""The README and the docs: the source tree is the one on disk, numbers are those of the records, links work."""
 
+import ast
 import json
 import re
 import shlex
@@ -8,37 +9,48 @@ from pathlib import Path
 import pytest
 
 from osscl.cli.show import comparison
-from osscl.methods import CONFIGURATIONS, METHOD_TYPES, METHODS
+from osscl.methods import CONFIGURATIONS, METHODS, method_name
 from osscl.runs.record import read_records
 from osscl.tools.bench_methods import PASSES
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 README = (ROOT / "README.md").read_text()
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 RESULTS = (ROOT / "docs" / "results.md").read_text()
 
 
-def tree_in_the_readme():
-    """Paths below src/osscl that the README's tree names, from its indentation."""
-    block = re.search(r"```\nsrc/osscl/\n(.*?)```", README, re.DOTALL)
-    assert block is not None, "the README has no tree"
-    folder, paths = "", set()
+def tree_on_the_page():
+    """Descriptions by path below src/osscl, from the indentation of the tree in docs/architecture.md."""
+    block = re.search(r"```\nsrc/osscl/\n(.*?)```", ARCHITECTURE, re.DOTALL)
+    assert block is not None, "docs/architecture.md has no tree"
+    folder, found = "", {}
     for line in block.group(1).splitlines():
-        name = line.split()[0]
-        depth = (len(line) - len(line.lstrip())) // 2
-        if depth == 1:
+        name, _, words = line.strip().partition(" ")
+        if len(line) - len(line.lstrip()) == 2:
             folder = name if name.endswith("/") else ""
         if not name.endswith("/"):
-            paths.add(folder + name)
-    return paths
+            found[folder + name] = words.strip()
+    return found
 
 
-def test_the_tree_is_the_one_on_disk():
+def test_the_tree_is_the_one_on_disk_and_describes_modules_by_their_docstrings():
     source = ROOT / "src" / "osscl"
-    empty = {path for path in source.rglob("__init__.py") if not path.read_text().strip()}
-    files = [path for kind in ("py", "css", "js") for path in source.rglob(f"*.{kind}")]
-    on_disk = {str(path.relative_to(source)) for path in files if path not in empty}
-    assert tree_in_the_readme() == on_disk
+    files = [path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    described = {}
+    for path in files:
+        text = path.read_text() if path.suffix == ".py" else "-"
+        if path.name != "py.typed" and text.strip():
+            summary = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0].rstrip(".") if text != "-" else None
+            described[str(path.relative_to(source))] = summary
+    shown = tree_on_the_page()
+    assert set(shown) == set(described)
+    for name, summary in described.items():
+        assert summary is None or shown[name] == summary, f"{name} is described differently"
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 230
 
 
 BLOCK = re.compile(r"<!-- results: osscl (.*?) -->\n(.*?)<!-- end of results -->", re.DOTALL)
@@ -106,8 +118,8 @@ def test_the_demos_table_is_what_its_records_say():
     assert "reference 30/10" in said and said in " ".join(block.split())
 
 
-def test_every_method_has_its_page_and_its_floor():
+def test_every_method_has_its_page_and_its_passes():
     pages = {page.stem for page in (ROOT / "docs" / "methods").glob("*.md")}
-    assert pages >= set(METHOD_TYPES)
-    assert {type(CONFIGURATIONS[name]) for name in PASSES} == set(METHODS)
+    assert pages >= set(METHODS)
+    assert {method_name(CONFIGURATIONS[name]) for name in PASSES} == set(METHODS) - {"ursl-plus"}
     assert all(f"`{name}`" in README for name in CONFIGURATIONS)

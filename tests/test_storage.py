@@ -289,12 +289,12 @@ def test_a_failed_write_keeps_the_old_content_and_leaves_no_draft(tmp_path, monk
     with pytest.raises(TypeError):
         write_state(tmp_path / "state", {"x": object()})
 
-    def half(file: Path, content: bytes) -> None:
-        file.open("wb").write(content[:20])
+    def half(tensors: dict[str, Tensor], file: str, metadata: dict[str, str]) -> None:
+        Path(file).write_bytes(b"half of it")
         assert read_state(tmp_path / "state") == {"x": 1}
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Path, "write_bytes", half)
+    monkeypatch.setattr(storage, "save_file", half)
     with pytest.raises(KeyboardInterrupt):
         write_state(tmp_path / "state", {"x": 2})
     assert read_state(tmp_path / "state") == {"x": 1}
@@ -373,7 +373,9 @@ USERS = (".notes.2024.txt", ".spec.json", ".tmpfile", ".tmpABC123", "draft", ".x
 def test_the_next_lock_removes_all_drafts_and_nothing_of_the_user(tmp_path):
     killed_while(tmp_path, f"with storage.atomic_write(folder / 'a') as d:\n    d.write_text('x')\n    {KILL}")
     killed_while(tmp_path, f"with storage.draft_folder(folder / 'b') as d:\n    (d / 'c').write_text('x')\n    {KILL}")
-    assert len(names_in(tmp_path)) == 2
+    save = "storage.save_file = lambda *_, **__: " + KILL
+    killed_while(tmp_path, f"{save}\nstorage.write_state(folder / 'state', {{'x': 1}})")
+    assert len(names_in(tmp_path)) == 4
     for name in (*DRAFTS, *USERS):
         (tmp_path / name).write_text("mine")
     (tmp_path / ".tmpXy12Zz").write_bytes(b"\x10\0\0\0\0\0\0\0{half a safetensors file")

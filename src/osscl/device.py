@@ -1,4 +1,4 @@
-"""What a device profits from: its precision, compiled functions, and updates captured as CUDA graphs."""
+"""Devices: choosing one, its precision, compiled functions, and updates captured as CUDA graphs."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one; a device that is not there is the user's error."""
+    """The device of this name; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, colon, index = name.partition(":")
@@ -33,20 +33,19 @@ def pick_device(name: str) -> torch.device:
 
 
 def precision_of(device: torch.device) -> torch.dtype:
-    """Of the networks' forward passes; losses are float32 everywhere."""
+    """Precision of forward passes; losses are float32 everywhere."""
     return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def device_name(device: torch.device) -> str:
-    """As records and benchmarks have it."""
+    """The name that records and benchmarks show."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"CPU, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
 
 
 def prepare(device: torch.device) -> None:
-    """Let cuDNN try its algorithms on each new shape and keep the fastest; a run has few shapes. Graphs are captured on
-    the current device, so that it is made this one."""
+    """Make `device` current, as graph capture requires, and let cuDNN pick the fastest algorithms."""
     if device.type == "cuda":
         if device.index is not None:
             torch.cuda.set_device(device)
@@ -54,16 +53,16 @@ def prepare(device: torch.device) -> None:
 
 
 def synchronise(device: torch.device) -> None:
-    """Wait for the device, so that a clock read after it is true."""
+    """Wait for the device, so that a clock read afterwards is meaningful."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:
-    """On CUDA the function compiled into few kernels (TORCH_COMPILE_DISABLE=1 turns it off), elsewhere as written.
+    """Compile a function on CUDA (TORCH_COMPILE_DISABLE=1 turns it off); elsewhere it runs as written.
 
-    The first argument is a tensor whose rows are the batch. Small batches are left alone: compiling for their shape
-    would cost more than it brings.
+    The first argument is a tensor whose rows are the batch. Small batches are not compiled: that would cost more
+    time than it saves.
     """
 
     @functools.wraps(function)
@@ -76,39 +75,39 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def worth_compiling(rows: Tensor) -> bool:
-    return rows.is_cuda and len(rows) >= (1 if _repaid else WORTH_COMPILING)
+    return rows.is_cuda and len(rows) >= (1 if _compile_small else WORTH_COMPILING)
 
 
-_repaid = False  # by so many updates that a graph for a small batch is worth its while
+_compile_small = False  # set where enough updates follow to compile for small batches, too
 
 
 @contextlib.contextmanager
 def compiled_for_several_gradients() -> Iterator[None]:
-    """Inside the block batches of all sizes are compiled, and one pass may be gone back through more than once.
+    """Inside the block batches of all sizes are compiled, and one forward pass allows several backward passes.
 
-    As a rule a compiled backward pass may write over what the forward pass kept for it, and torch refuses a second one.
+    By default a compiled backward pass may overwrite the buffers of its forward pass, and torch refuses a second one.
     """
-    global _repaid
-    before, _repaid = _repaid, True
+    global _compile_small
+    before, _compile_small = _compile_small, True
     try:
         with torch._functorch.config.patch(donated_buffer=False):
             yield
     finally:
-        _repaid = before
+        _compile_small = before
 
 
 @functools.cache
 def _compiled(function: Callable[..., R]) -> Callable[..., R]:
-    torch._dynamo.config.recompile_limit = 64  # a shape a batch size and a mode; more than the default of 8
+    torch._dynamo.config.recompile_limit = 64  # one per batch size and mode; the default is 8
     return torch.compile(function, dynamic=False)
 
 
 class Replay:
-    """An update that is launched as one CUDA graph; on other devices it is simply called.
+    """An update that runs as one CUDA graph; on other devices it is called as it is.
 
-    The launches of one update cost the CPU as much time as its kernels take the GPU. Captured once, they are replayed
-    as one. Inputs keep their shapes from call to call; the first calls run as written, which also warms up whatever
-    compiles or allocates at first use. What comes back is overwritten by the next call.
+    Launching the kernels of one update takes the CPU as long as running them takes the GPU. Captured once, they are
+    replayed as one. Inputs must keep their shapes; the first calls run as written, which also warms up everything that
+    compiles or allocates at first use. The output is overwritten by the next call.
     """
 
     def __init__(self, update: Callable[..., Tensor], device: torch.device, calls_before: int = 3) -> None:
@@ -117,7 +116,9 @@ class Replay:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
         self.output: Tensor | None = None
-        self.side = torch.cuda.Stream(device) if self.captures else None  # capturing demands it of the calls before
+        self.side = (
+            torch.cuda.Stream(device) if self.captures else None
+        )  # required by graph capture for the calls before it
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         if not self.captures:
@@ -149,7 +150,7 @@ class Replay:
 
 
 class SideBySide:
-    """Independent work on streams of its own, so that small kernels share a GPU; elsewhere one after another."""
+    """Independent work on separate CUDA streams, so that small kernels share a GPU; elsewhere sequential."""
 
     def __init__(self, device: torch.device | None) -> None:
         self.device = device if device is not None and device.type == "cuda" else None
@@ -157,7 +158,7 @@ class SideBySide:
 
     @contextlib.contextmanager
     def another(self) -> Iterator[None]:
-        """Work that may begin with what was done before, and is not waited for."""
+        """Run the block on a new stream, after the work that was queued before it."""
         if self.device is None:
             yield
             return
@@ -168,6 +169,6 @@ class SideBySide:
             yield
 
     def join(self) -> None:
-        """What comes after this comes after all of it."""
+        """Wait for all streams."""
         for stream in self.streams:
             torch.cuda.current_stream(self.device).wait_stream(stream)

@@ -1,4 +1,4 @@
-"""One seed fans out by name, so that a new coin toss in one place cannot shift another."""
+"""Random generators by name: one seed fans out, so that new draws in one place do not shift another."""
 
 import hashlib
 

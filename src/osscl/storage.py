@@ -1,6 +1,7 @@
 """Everything that is written: files whole or not at all, locked folders, and nested state as safetensors. No pickle."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -8,6 +9,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from osscl.errors import DamagedFile, Locked, UnsupportedFile, UserError, shown
@@ -164,11 +166,25 @@ def write_state(path: Path, state: dict[str, Any], *, keep_previous: bool = Fals
     metadata["tensors"] = _digest_of_tensors(tensors)
     metadata["digest"] = _digest_of_metadata(metadata)
     with atomic_write(path) as draft:
-        # Not save_file: if killed, it leaves a temporary file under a name of its own.
-        draft.write_bytes(save(tensors, metadata=metadata))
+        _save(tensors, metadata, draft)
         if keep_previous and path.exists():
             _copy(path, _previous(path))
     remove_drafts(path.parent)
+
+
+def _save(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
+    """Write a safetensors file with the permissions that the umask allows; save_file lets nobody else read it.
+
+    A process killed in save_file leaves a temporary file, so it gets a draft folder."""
+    path.touch()
+    with draft_folder(path) as folder:
+        file = folder / "state"
+        try:
+            save_file(tensors, str(file), metadata=metadata)
+        except SafetensorError as error:  # a full disk, in this library's words
+            raise OSError(errno.EIO, str(error), str(path)) from None
+        file.chmod(stat.S_IMODE(path.stat().st_mode))
+        file.replace(path)
 
 
 def read_state(

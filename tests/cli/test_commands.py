@@ -679,11 +679,11 @@ def test_predict_without_images_samples_held_out_rows(osscl, refused, finished, 
     assert (code, errors) == (0, "") and "truth" in shown
     assert shown.count("digits test") == 3 and shown.count("letters test") == 1
     assert "of 400 test images of digits: " in shown and "look known" in shown
-    assert "of 400 test images of letters: " in shown and shown.count("named right") == 1
-    from osscl.cli import model
+    assert "of 400 test images of letters: " in shown and shown.count("correct") == 1
+    from osscl.cli import predict
 
-    bank = model._bank("digits", None)
-    monkeypatch.setattr(model, "_bank", lambda name, data: replace(bank, test=bank.test.rows(torch.arange(0))))
+    bank = predict._bank("digits", None)
+    monkeypatch.setattr(predict, "_bank", lambda name, data: replace(bank, test=bank.test.rows(torch.arange(0))))
     refused("predict", finished, words="digits has no test images")
 
 
@@ -712,7 +712,7 @@ def test_predict_takes_images_of_any_size_and_mode(osscl, finished, tmp_path):
     code, shown, errors = osscl("predict", finished, *names)
     assert (code, errors) == (0, "") and all(name in shown for name in names)
     assert "truth" not in shown and "looks known" in shown
-    assert re.search(r"-?\d\.\d{3}; --threshold", shown)
+    assert re.search(r"-?\d\.\d{3} \(--threshold\)", shown)
 
 
 def test_predict_takes_folders_and_skips_what_it_cannot_read(osscl, finished, tmp_path):

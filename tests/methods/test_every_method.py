@@ -60,31 +60,32 @@ def test_without_memory_and_distillation_a_method_is_worse(name):
     bare = changed(*FORGETFUL[method_name(config)], config=config)
     scores = []
     for spec, variant in ((TOY, config), (replace(TOY, memory=0), bare)):
-        streams = [toy_stream(spec, seed) for seed in range(2)]
-        scores.append([accuracy(learned(variant, stream, updates=ENOUGH // 2)[0], stream) for stream in streams])
-    assert sum(scores[0]) / 2 > sum(scores[1]) / 2 + 0.2
+        stream = toy_stream(spec)
+        scores.append(accuracy(learned(variant, stream, updates=ENOUGH // 4)[0], stream))
+    assert scores[0] > scores[1] + 0.3
 
 
 # ----- variants run from an empty first step, and resume
 
+URSL, OURS = quick(SMALL), quick(PLUS)
 VARIANTS = {
-    "pseudo all": (SMALL, ["gate.pseudo=all", "gate.guide=all", ALL_PASS]),
-    "pseudo without anchors": (SMALL, ["gate.pseudo=all_but_no_anchor", ALL_PASS]),
-    "plain prototypes": (SMALL, ["gate.prototype_views=0", "gate.spread=std"]),
-    "no past": (SMALL, ["learner.gamma=0"]),
-    "only the reference teaches": (SMALL, ["learner.sup=0", "learner.gamma=0"]),
-    "low": (SMALL, ["memory.policy=low"]),
-    "high": (SMALL, ["memory.policy=high", "head.solver=sgd"]),
-    "pretrained": (SMALL, ["reference.pretrained=true"]),
-    "byol": (SMALL, ["reference.ssl=byol"]),
-    "batch statistics": (SMALL, ["learner.teacher_statistics=batch"]),
-    "moments kept, sgd": (SMALL, ["learner.optimiser.fresh=false", "learner.optimiser.kind=sgd",
+    "pseudo all": (URSL, ["gate.pseudo=all", "gate.guide=all", ALL_PASS]),
+    "pseudo without anchors": (URSL, ["gate.pseudo=all_but_no_anchor", ALL_PASS]),
+    "plain prototypes": (URSL, ["gate.prototype_views=0", "gate.spread=std"]),
+    "no past": (URSL, ["learner.gamma=0"]),
+    "only the reference teaches": (URSL, ["learner.sup=0", "learner.gamma=0"]),
+    "low": (URSL, ["memory.policy=low"]),
+    "high": (URSL, ["memory.policy=high", "head.solver=sgd"]),
+    "pretrained": (URSL, ["reference.pretrained=true"]),
+    "byol": (URSL, ["reference.ssl=byol"]),
+    "batch statistics": (URSL, ["learner.teacher_statistics=batch"]),
+    "moments kept, sgd": (URSL, ["learner.optimiser.fresh=false", "learner.optimiser.kind=sgd",
                                   "reference.optimiser.kind=sgd", "reference.optimiser.fresh=false"]),
-    "only the start": (PLUS, ["reference_weight=0", "pseudo_labels=false", "statistics=false"]),
-    "only two heads": (PLUS, ["start=random", "pseudo_labels=false", "statistics=false"]),
-    "only pseudo-labels": (PLUS, ["start=random", "reference_weight=0", "statistics=false", ALL_PASS]),
-    "only statistics": (PLUS, ["start=random", "reference_weight=0", "pseudo_labels=false"]),
-    "two sgd heads": (PLUS, ["statistics=false", "head.solver=sgd", ALL_PASS]),
+    "only the start": (OURS, ["reference_weight=0", "pseudo_labels=false", "statistics=false"]),
+    "only two heads": (OURS, ["start=random", "pseudo_labels=false", "statistics=false"]),
+    "only pseudo-labels": (OURS, ["start=random", "reference_weight=0", "statistics=false", ALL_PASS]),
+    "only statistics": (OURS, ["start=random", "reference_weight=0", "pseudo_labels=false"]),
+    "two sgd heads": (OURS, ["statistics=false", "head.solver=sgd", ALL_PASS]),
     "gd": (GdConfig("small", external="topk30_random70", q_current="P"), []),
     "dm": (DmConfig("small", true_positives=0.9, perturbation="lowest", threshold=0.0), []),
     "gem": (GemConfig("small", memory_statistics="apart", margin=0.0), []),

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from osscl.errors import SpecError
 from osscl.methods.base import Phases, Runtime
-from osscl.methods.reference import Reference
+from osscl.methods.reference import Reference, ReferenceConfig, ema_at
 from osscl.methods.ursl import Ursl
 from osscl.tools.battery import FEW, held_out, maker
 from toy_agents import SMALL, agent_of, changed, learned, same, weights
@@ -24,6 +25,14 @@ def test_byols_target_is_a_moving_average_of_the_encoder(stream):
     for name, value in target.named_parameters():
         assert torch.allclose(value, torch.lerp(start[name], now[name], 1 - 0.99), atol=1e-6)
     assert not same(start, weights(target))
+
+
+def test_byols_momentum_rises_to_its_end_on_a_cosine():
+    constant, rising = ReferenceConfig(ema=0.9), ReferenceConfig(ema=0.9, ema_end=1.0)
+    assert [ema_at(constant, share) for share in (0, 0.5, 1)] == [0.9] * 3
+    assert [ema_at(rising, share) for share in (0, 0.5, 1)] == pytest.approx([0.9, 0.95, 1.0])
+    with pytest.raises(SpecError, match="ema_end"):
+        ReferenceConfig(ema=0.9, ema_end=0.8)
 
 
 def test_a_pretrained_reference_learns_once_from_the_whole_pool(stream):
@@ -65,7 +74,7 @@ def test_the_cache_key_covers_everything_that_the_weights_depend_on(stream):
         "net.dim=32", "net.hidden=20", "net.projector_norm=false", "ssl=byol", "optimiser.kind=sgd",
         "optimiser.rate=0.004", "optimiser.min_rate=0.0001", "optimiser.decay=0.1", "optimiser.warmup=0.1", "batch=20",
         "optimiser.rate_per=epoch", "tau=0.2", "epochs_first=5", "epochs_later=5", "pretrained=true", "ema=0.9",
-        "predictor=32",
+        "predictor=32", "ema_end=0.999", "net.output_norm=true",
     ]  # fmt: skip
     keys = [key(), *(key(changed(f"reference.{change}")) for change in changes)]
     keys.append(key(augmentation=replace(base.augmentation, flip=0.5)))

@@ -8,7 +8,8 @@ from osscl.config import override
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.tables import cell_of
-from osscl.report.chapters import chapters_of, conclusion, opening
+from osscl.report.chapters import chapters_of, opening
+from osscl.report.chapters import conclusion as sentences
 
 
 def only_chapter(*records):
@@ -16,8 +17,8 @@ def only_chapter(*records):
     return chapter
 
 
-def plain_spaces(text):
-    return text.replace("\N{NO-BREAK SPACE}", " ")
+def conclusion(chapter):
+    return " ".join(sentences(chapter)).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def at_schedule(record, schedule):
@@ -98,13 +99,18 @@ def test_ours_never_carries_the_papers_mark(ursl, named):
 def test_the_conclusion_says_what_was_found_by_how_much_and_how_sure(ursl, named, at_seed):
     rivals = [at_seed(named(ursl, "co2l"), seed, by=-2.0 - 0.1 * seed) for seed in range(3)]
     chapter = only_chapter(*(at_seed(ursl, seed) for seed in range(3)), *rivals)
-    said = plain_spaces(conclusion(chapter))
+    said = conclusion(chapter)
     assert said.startswith(
         f"On CIFAR-10 among CIFAR-100 with 10 % labels, URSL ends at {ursl.final:.1f} ± 0.0 % (n = 3)"
     )
     assert ", 2.1 points above the best competitor, Co2L at " in said
     assert "(95 % interval +1.9 to +2.3, 3 paired seeds); the paper reports 72.8 ± 0.9." in said
     assert "single runs" not in said
+
+
+def test_what_was_found_is_one_sentence(ursl, named):
+    first, *more = sentences(only_chapter(ursl, named(ursl, "dm"), named(ursl, "ursl-plus")))
+    assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first and len(more) == 2
 
 
 def test_an_interval_that_includes_zero_is_said(ursl, named, at_seed):
@@ -115,7 +121,7 @@ def test_an_interval_that_includes_zero_is_said(ursl, named, at_seed):
 
 def test_ours_is_named_apart_from_the_papers_algorithm_and_is_no_competitor(ursl, named):
     chapter = only_chapter(ursl, named(ursl, "ursl-plus", by=5.0))
-    said = plain_spaces(conclusion(chapter))
+    said = conclusion(chapter)
     assert "competitor" not in said and chapter.subject.name == "ursl"
     assert f"URSL-plus, our extension, ends at {ursl.final + 5:.1f} % (n = 1), 5.0 points above URSL." in said
     assert said.endswith("These are single runs: the spread over seeds is not measured.")

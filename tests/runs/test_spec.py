@@ -1,17 +1,20 @@
-"""Specs in words and at a schedule's size; threads of small networks."""
+"""Specs in words and at a schedule's size; threads of small networks; methods in the table."""
 
+import json
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from osscl.cli.measure import changes_of
 from osscl.config import override
-from osscl.errors import SpecError
-from osscl.learn.optimiser import OptimiserConfig
+from osscl.methods import METHODS
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
-from osscl.runs import presets as sizes
+from osscl.paper.plan import known_records
 from osscl.runs.checkpoint import Options
+from osscl.runs.presets import sized
+from osscl.runs.record import record_to_plain
 from osscl.runs.run import run
 from osscl.runs.spec import configuration, describe_schedule, experiment, make_spec
 
@@ -27,12 +30,12 @@ from osscl.runs.spec import configuration, describe_schedule, experiment, make_s
         ("co2l-p", "paper (reference 400, learner 200 epochs)"),
     ],
 )
-def test_a_schedule_names_the_phases_that_a_method_has(name, words):
+def test_a_schedule_lists_the_phases_of_a_method(name, words):
     spec = make_spec(experiment("cifar100-p05"), configuration(name), PAPER, 0)
     assert describe_schedule(spec) == words
 
 
-def test_a_reference_that_is_trained_once_has_one_number():
+def test_a_pretrained_reference_has_one_number_of_epochs():
     config = override(configuration("ursl"), ["reference.pretrained=true"])
     spec = make_spec(experiment("cifar100-p05"), config, SHORT, 0)
     assert describe_schedule(spec) == "short (reference 100, learner 50 epochs)"
@@ -50,11 +53,11 @@ class OwnNetwork:
 
 @pytest.mark.parametrize("config", [Own(), OwnNetwork()])
 @pytest.mark.parametrize("schedule", [SMOKE, DEMO, PAPER])
-def test_a_config_from_elsewhere_stays_as_it_is_at_every_schedule(config, schedule):
+def test_a_foreign_config_is_not_resized(config, schedule):
     assert make_spec(experiment("digits"), config, schedule, 0).method == config
 
 
-def test_small_networks_run_on_one_thread_wherever_they_are_started_and_threads_come_back(tmp_path):
+def test_small_networks_run_on_one_thread_and_the_setting_is_restored(tmp_path):
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -72,15 +75,20 @@ def test_variants_are_split_at_commas_but_not_within_lists():
     ]  # fmt: skip
 
 
-def test_milestones_know_no_warm_up():
-    with pytest.raises(SpecError, match="warmup must be 0 where there are milestones"):
-        OptimiserConfig(milestones=(0.5,), warmup=0.1)
-    assert replace(OptimiserConfig(), milestones=(0.5,)).warmup == 0
-
-
-def test_a_config_of_another_make_is_run_at_the_size_that_it_says(monkeypatch):
+def test_a_method_in_the_table_is_resized_by_its_backbone(monkeypatch):
     for config in (Own, OwnNetwork):
-        monkeypatch.setitem(sizes.METHODS, config, object)
+        monkeypatch.setitem(METHODS, config.__name__, SimpleNamespace(Config=config))
     for schedule in (SMOKE, DEMO, PAPER):
-        assert sizes.sized(Own(), schedule) == Own()
-    assert [sizes.sized(OwnNetwork(), s).backbone for s in (SMOKE, DEMO)] == ["small", "small-wide"]
+        assert sized(Own(), schedule) == Own()
+    assert [sized(OwnNetwork(), s).backbone for s in (SMOKE, DEMO)] == ["small", "small-wide"]
+
+
+def test_a_record_under_another_id_is_left_out_and_reported(tmp_path):
+    tiny = replace(SMOKE, name="tiny", max_updates=1, row_cap=96)
+    record = run(make_spec("digits", "gem", tiny, 0), Options(tmp_path, device="cpu"))
+    forged = record_to_plain(replace(record, final=99.9))
+    forged["spec"]["method"]["epochs"] = 1
+    (tmp_path / "forged").mkdir()
+    (tmp_path / "forged" / "x.json").write_text(json.dumps(forged))
+    records, problems = known_records([tmp_path / "forged"])
+    assert not records and "its id is not that of its spec" in problems[0]

@@ -321,7 +321,7 @@ def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best_trial(typ
     line = next(line for line in shown.splitlines() if line.startswith("best, trial"))
     words = line.partition(": ")[2].split()
     assert words[0] == "osscl" and "learner.gamma=0" in line
-    code, shown, _ = typed(*words[1:], "--dry-run")
+    code, shown, _ = typed(*words[1:], "--dry-run", "--full")
     assert code == 0 and "validation_share: 0.0" in shown
 
 
@@ -375,7 +375,7 @@ def test_a_search_from_a_file_ends_in_a_file(typed, tmp_path):
     code, shown, _ = typed("tune", "--spec", spec, "--search", "learner.lam=[.05,.2]", "--trials", 1)
     assert code == 0 and "seed 3" in " ".join(shown.split())
     words = next(line for line in shown.splitlines() if line.startswith("best")).partition(": ")[2].split()
-    code, shown, _ = typed(*words[1:], "--dry-run")
+    code, shown, _ = typed(*words[1:], "--dry-run", "--full")
     assert code == 0 and "validation_share: 0.0" in shown and "seed: 3" in shown
 
 
@@ -419,4 +419,4 @@ def test_a_file_that_is_no_storage_is_named_and_left_alone(refuses, tmp_path):
 def test_a_stopped_search_shows_what_it_has_and_can_go_on(typed):
     pytest.importorskip("optuna")
     code, shown, told = typed("tune", *SMALL, "--search", "learner.lam=[.05,.2]", "--max-minutes", "0")
-    assert code == 3 and "goes on" in told and "trial" in shown
+    assert code == 3 and "to resume" in told and "trial" in shown

@@ -1,3 +1,5 @@
+"""Backbones: sizes, shapes, initialisation, gradients."""
+
 import pytest
 import torch
 from torch import nn
@@ -30,19 +32,19 @@ def millions(name: str) -> float:
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_size_is_the_papers_to_within_its_last_printed_digit(name: str) -> None:
+def test_sizes_are_the_papers_to_its_last_printed_digit(name: str):
     last_digit = 10.0 ** -len(PRINTED[name].split(".")[1])  # the paper cuts off rather than rounds: 11.17 is 11.1
     assert abs(millions(name) - float(PRINTED[name])) < last_digit
 
 
-def test_resnet18_has_the_eleven_point_one_seven_million_of_the_32_px_stem() -> None:
+def test_resnet18_has_the_eleven_point_one_seven_million_of_the_32_px_stem():
     assert f"{millions('resnet18'):.2f}" == "11.17"
 
 
 @pytest.mark.parametrize("size", [8, 40])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("name", BACKBONES)
-def test_features_are_width_wide_at_every_image_size(name: str, channels: int, size: int) -> None:
+def test_features_have_the_stated_width_at_every_image_size(name: str, channels: int, size: int):
     with torch.device("meta"):
         net = BACKBONES[name](channels)
         features = net(torch.empty(2, channels, size, size))
@@ -50,7 +52,7 @@ def test_features_are_width_wide_at_every_image_size(name: str, channels: int, s
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
-def test_resnets_first_shrink_the_image_in_their_second_stage(name: str) -> None:
+def test_resnets_first_shrink_the_image_in_their_second_stage(name: str):
     with torch.device("meta"):
         layers = BACKBONES[name](3).get_submodule("layers")
         sides = [32]
@@ -63,7 +65,7 @@ def test_resnets_first_shrink_the_image_in_their_second_stage(name: str) -> None
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_convolutions_start_kaiming_normal_by_fan_out_and_norms_at_one_and_zero(name: str) -> None:
+def test_convolutions_start_kaiming_normal_by_fan_out_and_norms_at_one_and_zero(name: str):
     for module in BACKBONES[name](3).modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * module.kernel_size[0] ** 2
@@ -75,16 +77,16 @@ def test_convolutions_start_kaiming_normal_by_fan_out_and_norms_at_one_and_zero(
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_every_parameter_gets_a_finite_gradient(name: str) -> None:
+def test_every_parameter_gets_a_finite_gradient(name: str):
     net = BACKBONES[name](3)
-    net(torch.rand(4, 3, 16, 16)).square().sum().backward()  # type: ignore[no-untyped-call]
+    net(torch.rand(4, 3, 16, 16)).square().sum().backward()
     for parameter in net.parameters():
         assert parameter.grad is not None
         assert parameter.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_in_eval_mode_an_image_does_not_see_its_batch_and_stays_as_it_was(name: str) -> None:
+def test_in_eval_mode_features_do_not_depend_on_the_batch(name: str):
     net = BACKBONES[name](3).eval()
     x = torch.rand(3, 3, 16, 16)
     before = x.clone()
@@ -95,7 +97,7 @@ def test_in_eval_mode_an_image_does_not_see_its_batch_and_stays_as_it_was(name: 
 
 
 @pytest.mark.parametrize("name", LIGHT)
-def test_forward_traces_as_one_graph(name: str) -> None:
+def test_forward_traces_as_one_graph(name: str):
     net = BACKBONES[name](3).eval()
     traced = torch.compile(net, backend="eager", fullgraph=True)
     x = torch.rand(2, 3, 8, 8)

@@ -1,4 +1,4 @@
-"""Weak and strong views: each operation against Pillow's, the crop and the hole against what they are said to be."""
+"""Weak and strong views: each operation against Pillow, crops and holes against their definition."""
 
 import numpy as np
 import pytest
@@ -42,14 +42,14 @@ def column(value):
         ("sharpen", 0, 0.8, lambda p: ImageEnhance.Sharpness(p).enhance(1.72)),
     ],
 )
-def test_a_change_is_what_pillow_makes_of_it(name, strength, signed, theirs):
+def test_each_operation_equals_pillows(name, strength, signed, theirs):
     ours = operations.CHANGES[name](X, column(strength), column(signed))
     for i in range(len(X)):
         assert near(ours[i], pillow(theirs, i), levels=2.01), (name, i)
     assert name == "autocontrast" or not torch.equal(ours, X)
 
 
-def test_every_kind_is_drawn_and_only_its_own_operation_is_carried_out():
+def test_every_operation_is_drawn_and_applied_alone():
     kinds = len(operations.MOVES) + len(operations.CHANGES) + 1
     which = (torch.arange(kinds) + 0.5) / kinds
     x = X[2:3].expand(kinds, -1, -1, -1)
@@ -60,7 +60,7 @@ def test_every_kind_is_drawn_and_only_its_own_operation_is_carried_out():
     assert not any(torch.equal(out[i], x[i]) for i in range(len(operations.MOVES)))
 
 
-def test_a_translation_moves_by_whole_pixels_and_leaves_black():
+def test_a_translation_moves_by_whole_pixels_and_fills_with_black():
     kinds = len(operations.MOVES) + len(operations.CHANGES) + 1
     which = torch.tensor([(operations.MOVES.index("translate_x") + 0.5) / kinds])
     out = operations.random_operation(X[:1], which, torch.tensor([0.95]), torch.ones(1))
@@ -91,7 +91,7 @@ def test_light_changes_brightness_and_contrast_in_either_order():
     assert not torch.allclose(one, other)
 
 
-def test_a_hole_is_grey_and_of_half_the_side():
+def test_a_hole_is_grey_and_half_as_wide_as_the_image():
     out = with_hole(X, torch.full((6,), 0.5), torch.full((6,), 0.5))
     assert torch.all(out[:, :, 4:12, 4:12] == 0.5)
     outside = torch.ones(16, 16, dtype=torch.bool)
@@ -101,7 +101,7 @@ def test_a_hole_is_grey_and_of_half_the_side():
     assert torch.all(corner[:, :, :4, :4] == 0.5) and torch.equal(corner[:, :, 4:], X[:, :, 4:])
 
 
-def test_views_are_functions_of_their_numbers_and_stay_in_range():
+def test_views_depend_only_on_their_random_numbers_and_stay_in_range():
     images, spec = torch.from_numpy(PIXELS), WeakAugmentation(brightness=63 / 255, contrast=0.8)
     u = torch.rand(6, DRAWS, generator=torch.Generator().manual_seed(0))
     for view in (weak_view, strong_view):
@@ -114,7 +114,7 @@ def test_views_are_functions_of_their_numbers_and_stay_in_range():
     assert torch.equal(weak_view(images, u, spec), weak_view(images, v, spec))  # a strong view's own numbers
 
 
-def test_one_channel_is_enough():
+def test_one_channel_is_supported():
     images = torch.from_numpy(PIXELS[:, :1])
     u = torch.rand(6, DRAWS, generator=torch.Generator().manual_seed(1))
     assert strong_view(images, u, WeakAugmentation(0, 0.2, 0.2)).shape == (6, 1, 16, 16)

@@ -8,8 +8,8 @@ SELF = -1e9  # finite stand-in for -inf: 0 * SELF is 0, 0 * -inf is nan
 
 
 def similarity_logits(z: Tensor, tau: float) -> Tensor:
-    """Pairwise z_i . z_j / tau, (m, m) float32, with every row barred from choosing itself."""
-    with torch.autocast(z.device.type, enabled=False):  # a small tau magnifies the rounding of half precision
+    """Pairwise z_i . z_j / tau, (m, m) float32; the diagonal is excluded."""
+    with torch.autocast(z.device.type, enabled=False):  # a small tau magnifies half-precision rounding
         z = z.float()
         return (z @ z.T / tau).fill_diagonal_(SELF)
 
@@ -26,16 +26,12 @@ def asymmetric_supcon(
     anchors: Tensor,  # (m,) bool, label in O_t: the other rows are negatives only
     tau: float,
     *,
-    norm: str = "all",
     base_temperature: float | None = None,
 ) -> Tensor:
-    """Eq. 3; `norm` divides by all m rows or by the "anchors" alone; base_temperature b scales the loss by tau / b."""
-    if norm not in ("all", "anchors"):
-        raise ValueError(f"norm must be 'all' or 'anchors', got {norm!r}")
+    """Eq. 3, averaged over all m rows; base_temperature b scales the loss by tau / b."""
     log_p = similarity_logits(z, tau).log_softmax(dim=1)
     positives = (labels[:, None] == labels).fill_diagonal_(False)
     matched = torch.where(positives, log_p, 0.0).sum(1)
-    # A row without a partner or a batch without an anchor costs 0, not 0 / 0.
-    rows = -matched / positives.sum(1).clamp(min=1) * anchors
-    loss = rows.mean() if norm == "all" else rows.sum() / anchors.sum().clamp(min=1)
+    # A row without a partner costs 0, not 0 / 0.
+    loss = (-matched / positives.sum(1).clamp(min=1) * anchors).mean()
     return loss if base_temperature is None else loss * (tau / base_temperature)

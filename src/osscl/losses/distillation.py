@@ -1,4 +1,4 @@
-"""Distillation: of relations between the rows of a batch (Eqs. 4-6), and of logits for methods that have a head."""
+"""Distillation of relations within a batch (Eqs. 4-6) and of logits; BYOL, FixMatch, confidence calibration."""
 
 import math
 
@@ -14,15 +14,11 @@ def relation_distillation(
     teacher: Tensor,  # (m, d') unit rows of the same views
     tau_student: float,
     tau_teacher: float,
-    *,
-    reduction: str = "mean",
 ) -> Tensor:
     """Eqs. 5 and 6: cross-entropy of each row's softmax over the other rows (Eq. 4), the teacher's as the target."""
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
     target = similarity_logits(teacher.detach(), tau_teacher).softmax(dim=1)
-    # Deviation: Eqs. 5 and 6 sum over rows; the default averages, so the weights keep their meaning in a small batch.
-    return F.cross_entropy(similarity_logits(student, tau_student), target, reduction=reduction)
+    # Deviation: Eqs. 5 and 6 sum over rows; averaged, the weights keep their meaning in a small batch.
+    return F.cross_entropy(similarity_logits(student, tau_student), target)
 
 
 def logit_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
@@ -48,14 +44,14 @@ def byol_regression(prediction: Tensor, target: Tensor) -> Tensor:
 
 
 def fixmatch(weak: Tensor, strong: Tensor, threshold: float) -> Tensor:
-    """FixMatch: the strong view's cross-entropy (m, k) against the weak view's class, where that is sure enough.
+    """FixMatch: cross-entropy of the strong view (m, k) with the weak view's class, where that is confident.
 
-    The sum is divided by all m rows: the fewer are sure, the less they weigh.
+    The sum is divided by all m rows: the fewer are confident, the less they weigh.
     """
     sure, label = weak.detach().softmax(1).max(1)
     return (F.cross_entropy(strong, label, reduction="none") * (sure >= threshold)).mean()
 
 
 def distance_from_even(logits: Tensor) -> Tensor:
-    """KL(uniform || p) of each row's softmax (m, k), (m,): high where a network is sure; confidence calibration."""
+    """KL(uniform || p) of each row's softmax (m, k), (m,): high where a network is confident."""
     return -logits.log_softmax(1).mean(1) - math.log(logits.shape[1])

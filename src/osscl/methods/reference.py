@@ -5,7 +5,7 @@ import functools
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from osscl.config import added_later, content_id, from_plain, plain, require, require_declared
 from osscl.device import device_name
+from osscl.errors import UserError
 from osscl.learn.batches import Shuffled
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import nt_xent
@@ -152,19 +153,24 @@ class Reference:
         return content_id([*sub_spec, *training, *machine], 24)
 
     def _load_cached(self, key: str) -> PhaseReport | None:
-        if self.runtime.reference_cache is None:
+        """Load the networks of a cache entry; an entry that cannot be used costs time, not the run."""
+        found = read_cached_state(self.runtime.reference_cache / key) if self.runtime.reference_cache else None
+        if found is None or not self._fits(found.get("networks")):
             return None
-        found = None
-        with contextlib.suppress(OSError):  # an unreadable cache costs time, not the run
-            found = read_cached_state(self.runtime.reference_cache / key)
-        if found is None:
+        try:
+            cost = from_plain(PhaseReport, found["cost"])
+            elsewhere = found["device"] != device_name(self.runtime.device)  # its seconds do not compare with ours
+            moments = found["moments"]
+        except (UserError, KeyError):
             return None
         self._load_networks(found["networks"])
-        if found["moments"] is not None:
-            self.phases.moments["reference"] = found["moments"]
-        cost = from_plain(PhaseReport, found["cost"])
-        elsewhere = found["device"] != device_name(self.runtime.device)  # its seconds do not compare with ours
+        if moments is not None:
+            self.phases.moments["reference"] = moments
         return replace(cost, cached=True, shared=cost.shared or elsewhere)
+
+    def _fits(self, networks: object) -> bool:
+        """Whether saved networks have the names and shapes of these."""
+        return shapes_of(networks) == shapes_of(self._networks())
 
     def _save_cached(self, key: str, some: Tensor) -> None:
         """Share the network, unless its output on some images shows that it has diverged."""
@@ -196,6 +202,13 @@ class Reference:
     def load_state(self, state: State) -> None:
         self._load_networks(state["networks"])
         self.history = dict(state["history"])
+
+
+def shapes_of(state: object) -> object:
+    """The names and shapes in a nested state."""
+    if isinstance(state, Mapping):
+        return {name: shapes_of(value) for name, value in state.items()}
+    return tuple(state.shape) if isinstance(state, Tensor) else None
 
 
 @functools.cache

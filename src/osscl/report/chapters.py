@@ -190,24 +190,25 @@ def opening(chapters: Sequence[Chapter]) -> Chapter:
     return max(chapters, key=weight)
 
 
-def conclusion(chapter: Chapter) -> str:
-    """What was found, by how much, and how sure it is."""
+def conclusion(chapter: Chapter) -> list[str]:
+    """What was found and by how much, in one sentence; then our extension, and how sure it is."""
     subject, competitor, spec = chapter.subject, chapter.competitor, chapter.first.spec
     under = "" if spec.schedule == PAPER else f" under the {spec.schedule.name} schedule"
     rows = " on validation images" if chapter.first.evaluated_on != "test" else ""
-    said = [f"On {chapter.place}{under}{rows}, {_called(subject)} ends at {subject.result}"]
+    said = f"On {chapter.place}{under}{rows}, {_called(subject)} ends at {subject.result}"
     if competitor:
         whom = "the best competitor," if subject.configuration in FAMILY else "the next,"
-        said.append(f", {_gap(subject, competitor, f'{whom} {_called(competitor)} at {competitor.result}')}")
+        said += f", {_gap(subject, competitor, f'{whom} {_called(competitor)} at {competitor.result}')}"
     if subject.published:
-        said.append(f"; the paper reports {subject.published[0]:.1f} ± {subject.published[1]:.1f}")
+        said += f"; the paper reports {subject.published[0]:.1f} ± {subject.published[1]:.1f}"
     others = chapter.highlighted[1:]
-    more = [f" {_called(one)} ends at {one.result}, {_gap(one, subject, _called(subject))}." for one in others]
+    more = [f"{_called(one)} ends at {one.result}, {_gap(one, subject, _called(subject))}." for one in others]
     compared = [entry for entry in (subject, competitor, *others) if entry]
-    single = len(compared) > 1 and min(len(entry.runs) for entry in compared) == 1
-    unsure = " These are single runs: the spread over seeds is not measured." if single else ""
-    smoke = " The smoke schedule shows that the code runs, not how well it learns." if spec.schedule == SMOKE else ""
-    return f"{''.join(said)}.{''.join(more)}{unsure}{smoke}"
+    if len(compared) > 1 and min(len(entry.runs) for entry in compared) == 1:
+        more.append("These are single runs: the spread over seeds is not measured.")
+    if spec.schedule == SMOKE:
+        more.append("The smoke schedule shows that the code runs, not how well it learns.")
+    return [f"{said}.", *more]
 
 
 def _called(entry: Entry) -> str:

@@ -65,7 +65,7 @@ def _outcome_row(table: str, one: Outcome, is_full: bool) -> Row:
 
 
 def our_number(one: Outcome) -> Number | None:
-    """Mean over the seeds; the paper's stands beside it at the paper's schedule only."""
+    """The mean over the seeds, with the paper's number at the paper's schedule only."""
     if one.mean is None:
         return None
     is_accuracy = one.cell.measure == "accuracy"
@@ -99,7 +99,8 @@ def _table_notes(
     timed = {one.cell.measure != "accuracy" for one in found}
     what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
     recorded = seeds_told((seed for one in found for seed in one.seeds), seeds)
-    notes = [f"{what}; schedule {schedule.name}, {recorded}{f'; made on {chr(44).join(devices)}' if devices else ''}."]
+    made_on = f"; made on {', '.join(devices)}" if devices else ""
+    notes = [f"{what}; schedule {schedule.name}, {recorded}{made_on}."]
     if any(one.std is not None for one in found):
         notes.append(SPREAD)
     if schedule == PAPER and any(one.cell.published and one.cell.published.std is not None for one in found):

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import logging
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from osscl.device import device_name, synchronise
 from osscl.errors import OTHER_VERSION, DataError, Diverged, Stopped, UserError, memory_told
 from osscl.methods.base import Method, Progress
 from osscl.runs.record import Session, StepRecord, commit
-from osscl.storage import SUFFIX, is_locked, locked, read_state, set_aside, write_state
+from osscl.storage import SUFFIX, is_locked, locked, read_newest_state, remove_state, set_aside, write_state
 
 
 class Watcher(Protocol):
@@ -79,6 +78,7 @@ def set_aside_on_divergence(folder: Path) -> Iterator[None]:
     except Diverged:
         if (checkpoint := folder / f"checkpoint{SUFFIX}").exists():
             set_aside(checkpoint, "diverged")
+        remove_state(folder / "checkpoint")  # the one before it, too
         raise
 
 
@@ -105,7 +105,7 @@ class Checkpointer:
         limit = self.options.max_minutes
         out_of_time = limit is not None and now - self.started > 60 * limit
         if end_of_phase or out_of_time or self.stop_requested or now - self.saved > self.options.save_every:
-            write_state(self.path, self.contents())
+            write_state(self.path, self.contents(), keep_previous=True)
             self.saved = time.monotonic()
         if out_of_time or self.stop_requested:
             raise Stopped
@@ -142,11 +142,8 @@ class RunCheckpointer(Checkpointer):
     def restore(self, agent: Method) -> Position:
         """Restore the agent from the last checkpoint; start from the beginning if there is none."""
         self.agent = agent
-        saved, file = read_state(self.path, damaged_as_none=True), self.path.with_suffix(SUFFIX)
+        saved, file = read_newest_state(self.path), self.path.with_suffix(SUFFIX)
         if saved is None:
-            if file.exists():
-                kept = set_aside(file, "damaged")
-                logging.getLogger("osscl").warning("osscl: damaged checkpoint, kept as %s; the run starts over", kept)
             return self.position
         try:
             self.position = self._restored(agent, saved)

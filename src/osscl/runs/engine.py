@@ -144,7 +144,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
     sent = replace(
         options, out=options.out.resolve(), data=data, watcher=Unwatched()
     )  # workers have their own working directory
-    with _cluster(engine.address) as ray:
+    with ray_cluster(engine.address) as ray:
         resources = _resources(ray, missing, options, engine)
         sent = replace(sent, shared_device=options.shared_device or part_of_a_gpu(resources))
         waiting = _submit(ray, missing, sent, watch, resources)
@@ -233,7 +233,7 @@ def _file(spec: RunSpec, options: Options) -> Path:
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None) -> Iterator[Any]:
+def ray_cluster(address: str | None) -> Iterator[Any]:
     """Ray, connected to the caller's cluster, to the one at `address`, or to a new local one."""
     if address is not None:  # by default Ray asks a server that is not Ray twenty times, 40 s each
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")

@@ -62,6 +62,17 @@ class Prediction:
     probabilities: Tensor  # (n,) of the class named
     scores: Tensor | None  # (n,) how much it looks like a class learned; None for methods without such a score
     known: Tensor | None  # (n,) bool: the score is above the threshold
+    classes: tuple[str, ...] = ()  # columns of `class_probabilities`
+    class_probabilities: Tensor | None = None  # (n, k)
+    calibrated: bool = False  # whether a score is the share of known images that look less known
+
+    def top(self, number: int) -> list[list[tuple[str, float]]]:
+        """The most probable classes of each image with their probabilities, best first."""
+        if self.class_probabilities is None:
+            return [[(name, p)] for name, p in zip(self.names, self.probabilities.tolist(), strict=True)]
+        found = self.class_probabilities.topk(min(number, len(self.classes)), dim=1)
+        pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)
+        return [[(self.classes[c], p) for c, p in zip(*pair, strict=True)] for pair in pairs]
 
 
 class Model:
@@ -96,7 +107,7 @@ class Model:
             scores = self.agent.known_scores(x).cpu()
             known = scores > (own if threshold is None else threshold)
         names = tuple(self.class_names[c] for c in labels.tolist())
-        return Prediction(labels, names, best.values, scores, known)
+        return Prediction(labels, names, best.values, scores, known, self.classes, probabilities)
 
     def features(self, images: Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Features (n, width) in which images of one class, learned or not, are close."""

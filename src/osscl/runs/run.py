@@ -34,7 +34,7 @@ from osscl.runs.record import (
     write_record,
 )  # fmt: skip
 from osscl.runs.spec import RunSpec, display_name, spec_to_plain
-from osscl.storage import write_text
+from osscl.storage import remove_state, write_text
 from osscl.stream.build import build_stream, capped
 from osscl.stream.manifest import rows_digest, to_manifest
 from osscl.stream.step import Stream
@@ -76,7 +76,7 @@ def run(
             write_text(folder / "spec.json", as_json(spec))
         record, stopped = _carry_out(spec, options, folder, stream, device, kind)
         write_record(record, finished)
-        (folder / "checkpoint.safetensors").unlink(missing_ok=True)
+        remove_state(folder / "checkpoint")
     if stopped:  # this run was finished all the same; the next ones must not start
         raise Stopped
     return record

@@ -22,7 +22,7 @@ from osscl.vision.encoder import ImageFormat
 
 
 def leaves(value: Any, place: str, seen: set[int]) -> dict[str, Any]:
-    """Tensors, generators and plain values of an object and all that it holds, by place; a network's modes, too."""
+    """Tensors, generators and plain values of an object and everything it holds, by path."""
     if isinstance(value, Tensor | Generator):
         return {place: value.clone() if isinstance(value, Tensor) else value.get_state()}
     if value is None or isinstance(value, bool | int | float | str):
@@ -38,7 +38,7 @@ def leaves(value: Any, place: str, seen: set[int]) -> dict[str, Any]:
 
 
 def difference(one: Any, other: Any) -> str | None:
-    """Where two states or their likes differ, bit for bit; None if they do not."""
+    """The path at which two states differ, bit for bit; None if they do not."""
     ours, theirs = leaves(one, "", set()), leaves(other, "", set())
     for name in {**ours, **theirs}:
         a, b = ours.get(name, leaves), theirs.get(name, leaves)
@@ -47,14 +47,14 @@ def difference(one: Any, other: Any) -> str | None:
     return None
 
 
-FEW, ENOUGH = 3, 24  # updates a phase: to go through the motions, to learn something
+FEW, ENOUGH = 3, 24  # updates per phase: to run the code, to learn something
 TOY = ScenarioSpec(
     "toy", ("foreign toy",), labels_per_class=4, memory=13, classes_per_step=(2, 2, 2), related=24, unrelated=8
 )
 
 
 def toy_stream(spec: ScenarioSpec = TOY, seed: int = 0) -> Stream:
-    """Three steps of two classes: noisy 8 x 8 patterns, among others in the unlabelled rows that are of no class."""
+    """Three steps of two classes: noisy 8 x 8 patterns; unlabelled rows include foreign patterns."""
     patterns = torch.rand(10, 1, 4, 4, generator=Generator().manual_seed(0)).round()
     banks = {"toy": _bank("toy", patterns[:6], 1), "foreign toy": _bank("foreign toy", patterns[6:], 2)}
     return build_stream(spec, banks, seed)
@@ -76,7 +76,7 @@ def _noisy(patterns: Tensor, rows: int, rng: Generator) -> Labeled:
 
 @dataclass(frozen=True)
 class Maker:
-    """New instances of one method, all told the same."""
+    """Makes identical instances of one method."""
 
     method: Callable[[Any, Setting, Runtime], Method]
     config: object
@@ -89,7 +89,7 @@ class Maker:
 
 
 def maker(method: Callable[[Any, Setting, Runtime], Method], config: object, stream: Stream) -> Maker:
-    """Instances that know what the images of a toy stream look like."""
+    """A maker for the images of a toy stream."""
     pixels = stream.main.train.images.float() / 255
     images = ImageFormat(pixels.shape[1], pixels.shape[-1], (float(pixels.mean()),), (float(pixels.std()),))
     augmentation = Augmentation(scale=(0.6, 1.0), flip=0.0, jitter=0.0, grey=0.0)
@@ -98,22 +98,22 @@ def maker(method: Callable[[Any, Setting, Runtime], Method], config: object, str
 
 
 def held_out(stream: Stream) -> Labeled:
-    """The rows that accuracy is taken on, of all classes."""
+    """The evaluation rows of all classes."""
     return concat(*(stream.evaluation(t) for t in range(len(stream))))
 
 
 def accuracy(agent: Method, stream: Stream) -> float:
-    """Share of the held-out rows that the agent is right on."""
+    """Accuracy on the held-out rows."""
     rows = held_out(stream)
     return float((torch.tensor(agent.classes)[agent.predict(rows.images).argmax(1)] == rows.labels).float().mean())
 
 
 class Interrupted(Exception):
-    """What the battery stops a method with."""
+    """Raised by the battery to stop a method."""
 
 
 def check_method(method: type, config: object | None = None) -> None:
-    """Raise AssertionError where a method breaks the contract; `config` is `method.Config()` unless given."""
+    """Raise AssertionError if a method breaks the contract; `config` is `method.Config()` by default."""
     if config is None:
         if not hasattr(method, "Config"):
             raise TypeError(f"check_method needs a config for {method.__name__}, which has no Config of its own")
@@ -133,7 +133,7 @@ def check_method(method: type, config: object | None = None) -> None:
 
 
 def check_beats_chance(make: Maker, stream: Stream) -> None:
-    """After the last step it is right on held-out rows of all classes at least three times as often as a coin."""
+    """After the last step accuracy over all classes is at least three times chance."""
     agent = make(updates=ENOUGH)
     _learn(agent, stream)
     right, chance = accuracy(agent, stream), 1 / stream.spec.classes
@@ -141,7 +141,7 @@ def check_beats_chance(make: Maker, stream: Stream) -> None:
 
 
 def check_same_seed(make: Maker, stream: Stream) -> None:
-    """Two instances of one seed predict the same bits."""
+    """Two instances with one seed predict the same bits."""
     first, second = (_predicted_by(make(), stream) for _ in range(2))
     _claim("same seed", torch.equal(first, second), f"two runs of one seed differ by up to {_gap(first, second)}")
 
@@ -157,7 +157,7 @@ def check_no_global_randomness(make: Maker, stream: Stream) -> None:
 
 
 def check_predict_changes_nothing(make: Maker, stream: Stream) -> None:
-    """Asked twice, it answers the same, and leaves weights, buffers, modes, generators and the state as they were."""
+    """predict() is repeatable and leaves weights, buffers, modes, generators and state unchanged."""
     agent, images = make(), held_out(stream).images
     _learn(agent, stream)
     before, noise = leaves(agent, "", set()), torch.get_rng_state()
@@ -169,7 +169,7 @@ def check_predict_changes_nothing(make: Maker, stream: Stream) -> None:
 
 
 def check_rows_are_judged_alone(make: Maker, stream: Stream) -> None:
-    """The prediction for an image does not depend on the images beside it."""
+    """The prediction for an image does not depend on the rest of the batch."""
     agent, images = make(), held_out(stream).images
     _learn(agent, stream)
     together = _answers(agent, images)[:3]
@@ -179,7 +179,7 @@ def check_rows_are_judged_alone(make: Maker, stream: Stream) -> None:
 
 
 def check_memory(make: Maker, stream: Stream) -> None:
-    """Images that the state holds stay within the budget; `memory.labeled` is equally shared by the classes met."""
+    """Images in the state stay within the budget; `memory.labeled` is balanced over the classes seen."""
     agent, budget = make(), make.setting.memory
     for t in range(len(stream)):
         step = stream.step(t)
@@ -197,7 +197,7 @@ def check_memory(make: Maker, stream: Stream) -> None:
 
 
 def check_empty_world(make: Maker, stream: Stream) -> None:
-    """A step without unlabelled images is learned like any other: all steps, or the first one alone."""
+    """Steps without unlabelled images work: all of them, or only the first."""
     for empty in (range(len(stream)), range(1)):
         agent = make()
         for t in range(len(stream)):
@@ -207,7 +207,7 @@ def check_empty_world(make: Maker, stream: Stream) -> None:
 
 
 def check_step_unchanged(make: Maker, stream: Stream) -> None:
-    """Learning leaves the tensors of the step as they were."""
+    """Learning leaves the tensors of the step unchanged."""
     agent = make()
     for t in range(len(stream)):
         step, fresh = stream.step(t), stream.step(t)
@@ -221,7 +221,7 @@ def check_step_unchanged(make: Maker, stream: Stream) -> None:
 
 
 def check_classes_met(make: Maker, stream: Stream) -> None:
-    """After every step `classes` is what was met, in that order, and predict() has one finite column for each."""
+    """After every step `classes` has all classes seen, in order, and predict() one finite column for each."""
     agent = make()
     for t in range(len(stream)):
         agent.learn(stream.step(t))
@@ -229,7 +229,7 @@ def check_classes_met(make: Maker, stream: Stream) -> None:
 
 
 def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
-    """After every step, a new instance that is given the state from a file predicts and goes on to the same bits."""
+    """After every step, a new instance loaded from a file predicts and continues with the same bits."""
     agent, images, handed_on = make(), held_out(stream).images, make()
     for t in range(len(stream)):
         agent.learn(stream.step(t))
@@ -239,11 +239,11 @@ def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
         name = difference(state, _reloaded(handed_on.state()))
         _claim("saved and reloaded", name is None, f"{name} is lost where a loaded state is saved again")
         same = torch.equal(_answers(agent, images), _answers(handed_on, images))
-        _claim("saved and reloaded", same, f"after step {t + 1} the reloaded instance predicts otherwise")
+        _claim("saved and reloaded", same, f"after step {t + 1} the reloaded instance predicts differently")
 
 
 def check_continues_exactly(make: Maker, stream: Stream) -> None:
-    """Stopped at a good moment inside learn() and reloaded, it ends in the same bits and reports the same."""
+    """Stopped at a checkpoint inside learn() and reloaded, it ends in the same bits and reports."""
     edges: list[bool] = []
     agent = make(edges.append)
     reports, images = _learn(agent, stream), held_out(stream).images
@@ -256,10 +256,10 @@ def check_continues_exactly(make: Maker, stream: Stream) -> None:
         resumed, told = _interrupted(make, stream, k)
         where = f"stopped at maybe_checkpoint() number {k + 1} of {len(edges)} and reloaded"
         same = torch.equal(_answers(agent, images), _answers(resumed, images))
-        _claim("continues exactly", same, f"{where}, it ends in other predictions")
+        _claim("continues exactly", same, f"{where}, it ends in different predictions")
         for t, (one, other) in enumerate(zip(reports, told, strict=True)):
             _claim(
-                "continues exactly", _costless(one) == _costless(other), f"{where}, it reports step {t + 1} otherwise"
+                "continues exactly", _costless(one) == _costless(other), f"{where}, it reports step {t + 1} differently"
             )
 
 
@@ -304,7 +304,7 @@ def _predicted_by(agent: Method, stream: Stream) -> Tensor:
 
 
 def _answers(agent: Method, images: Tensor) -> Tensor:
-    """All that can be asked of images, a row each: logits and, from a method that tells, how known it looks."""
+    """All answers for images, one row each: logits and, if the method has them, known scores."""
     logits = agent.predict(images)
     if not isinstance(agent, Discerning) or agent.known_above is None:
         return logits
@@ -324,7 +324,7 @@ def _check_columns(name: str, agent: Method, stream: Stream, t: int) -> None:
 
 
 def _reloaded(state: State) -> State:
-    """The state after a way through a file."""
+    """The state after writing it to a file and reading it back."""
     with tempfile.TemporaryDirectory() as folder:
         write_state(Path(folder) / "state", state)
         read = read_state(Path(folder) / "state")
@@ -341,7 +341,7 @@ def _loaded(claim: str, agent: Method, state: State) -> Method:
 
 
 def _moments(edges: list[bool], most: int = 4) -> list[int]:
-    """A few calls of maybe_checkpoint() from all over the run, those at the edges of phases among them."""
+    """A few calls of maybe_checkpoint() from the whole run, including ends of phases."""
     chosen: set[int] = set()
     for calls in (range(len(edges)), [k for k, edge in enumerate(edges) if edge]):
         chosen |= {calls[round(i * (len(calls) - 1) / (most - 1))] for i in range(most) if calls}
@@ -349,7 +349,7 @@ def _moments(edges: list[bool], most: int = 4) -> list[int]:
 
 
 def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[StepReport]]:
-    """An instance that was stopped at call k of maybe_checkpoint(), saved, loaded into a new one and finished there."""
+    """Stop an instance at call k of maybe_checkpoint(), load its state into a new one, and finish there."""
     left, saved = iter(range(k)), []
 
     def checkpoint(_: bool) -> None:

@@ -1,4 +1,4 @@
-"""How fast the loops are, against the limit of the same card in the same run."""
+"""Benchmark URSL's training loops against the fastest possible loop on the same device."""
 
 import itertools
 import os
@@ -35,18 +35,18 @@ CIFAR = ImageFormat(3, 32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
 @dataclass(frozen=True)
 class BenchSpec:
-    """What is measured: a network, a batch, and how often."""
+    """Network, batch and number of repetitions."""
 
     net: EncoderConfig = field(default_factory=EncoderConfig)
     batch: int = 512
     pool: int = 18_000  # images in U_t
-    updates: int = 100  # a timed stretch
-    repeats: int = 5  # stretches; the median counts
+    updates: int = 100  # per timed stretch
+    repeats: int = 5  # stretches; the median is reported
 
 
 @dataclass(frozen=True)
 class BenchRecord:
-    """Views a second and the ratios between them."""
+    """Views per second, and their ratios."""
 
     spec: BenchSpec
     device: str
@@ -54,21 +54,21 @@ class BenchRecord:
     torch: str
     commit: str
     date: str
-    ceiling: float  # views/s of the bare training step on data augmented before
+    ceiling: float  # views/s of the bare training step on ready-made views
     forward: float  # views/s of a teacher's forward pass
     augmentation: float  # views/s of augmentation alone
     reference: float  # views/s of the whole reference loop
     reference_share: float  # of the ceiling
-    learner_ms: float  # an update of the learner: two batches, two teachers
+    learner_ms: float  # per update of the learner: two batches, two teachers
     learner_floor_ms: float  # its passes at the ceiling
     learner_share: float  # floor / measured
     first_seconds: float  # of the first updates of every loop: compiling, capturing, allocating
     peak_bytes: int | None
-    against: dict[str, float]  # views/s of what a user would write otherwise, by name
+    against: dict[str, float]  # views/s of common alternatives, by name
 
 
 def bench(spec: BenchSpec, device: torch.device, against: dict[str, float] | None = None) -> BenchRecord:
-    """Measure on one device, in one go."""
+    """Run all measurements on one device."""
     prepare(device)
     world = World(spec, device)
     ceiling, first = world.ceiling()
@@ -87,7 +87,7 @@ def bench(spec: BenchSpec, device: torch.device, against: dict[str, float] | Non
 
 
 class World:
-    """Random images and networks to measure on; never zeros, which run faster than real data."""
+    """Random images and networks to measure; zeros would run faster than real data."""
 
     def __init__(self, spec: BenchSpec, device: torch.device) -> None:
         self.spec, self.device, self.precision = spec, device, precision_of(device)
@@ -106,7 +106,7 @@ class World:
         return two_views(self.images[rows], draws(2 * self.spec.batch, self.rng), self.setting.augmentation)
 
     def ceiling(self) -> tuple[float, float]:
-        """Forward, loss, backward and optimiser on views that are there already."""
+        """Forward, loss, backward and optimiser on ready-made views."""
         net = self.net().learning(True)
         descent = Descent([net], URSL.reference.optimiser, 10**6)
         ready = [self.views() for _ in range(4)]
@@ -131,7 +131,7 @@ class World:
         return self._rate(self.views)[0]
 
     def reference(self) -> tuple[float, float]:
-        """The loop as runs have it: rows, draws, views, update, rate, progress."""
+        """The reference's loop, as in a run."""
         meter = Meter(self.spec, self.device)
         runtime = Runtime(self.device, self.precision, progress=meter.progress)
         config = ReferenceConfig(net=self.spec.net, batch=self.spec.batch, optimiser=URSL.reference.optimiser)
@@ -158,7 +158,7 @@ class World:
         return meter.seconds(), meter.first
 
     def _rate(self, call: Callable[[], Tensor]) -> tuple[float, float]:
-        """Views a second, the median of several stretches, and the seconds of the first calls."""
+        """Views per second (median of several stretches) and the seconds of the first calls."""
         synchronise(self.device)
         began = time.perf_counter()
         for _ in range(5):
@@ -176,7 +176,7 @@ class World:
 
 
 class Meter:
-    """Times a loop from outside, by its progress: the first stretch warms up, the others count."""
+    """Times a loop by its progress reports; the first stretch is warm-up."""
 
     def __init__(self, spec: BenchSpec, device: torch.device) -> None:
         self.spec, self.device = spec, device
@@ -193,13 +193,13 @@ class Meter:
             self.marks.append(time.perf_counter())
 
     def seconds(self) -> float:
-        """An update, the median over the stretches."""
+        """Seconds per update, median over the stretches."""
         pairs: Iterator[tuple[float, float]] = zip(self.marks, self.marks[1:], strict=False)
         return statistics.median((b - a) / self.spec.updates for a, b in pairs)
 
 
 def against(spec: BenchSpec, device: torch.device) -> dict[str, float]:
-    """Views a second of the loader alone and of training from it, in float32 and, on a GPU, in bf16 autocast."""
+    """Views/s of a data loader and of training from it, in float32 and, on a GPU, in bf16 autocast."""
     name, view = user_transform()
     workers = max(1, (os.cpu_count() or 2) - 1)
     pairs = TwoViews(spec.pool, view)
@@ -220,7 +220,7 @@ def against(spec: BenchSpec, device: torch.device) -> dict[str, float]:
 
 
 def kornia_views() -> Callable[[Tensor], Tensor] | None:
-    """The same views a batch at a time, by kornia where it is installed."""
+    """The same views in batches by kornia, if it is installed."""
     try:
         from kornia import augmentation as kornia
     except ImportError:
@@ -234,9 +234,9 @@ def kornia_views() -> Callable[[Tensor], Tensor] | None:
 
 
 def user_transform() -> tuple[str, Callable[[Image.Image], Tensor]]:
-    """torchvision's transforms where it imports, else the same by Pillow."""
+    """torchvision's transforms if it can be imported, else the same by Pillow."""
     try:
-        from torchvision import transforms as tv  # the one place where it may be touched
+        from torchvision import transforms as tv  # the only place where it is imported
     except Exception:  # a torchvision that does not fit its torch fails in many ways
         return "Pillow", pillow_view
     steps = [
@@ -290,7 +290,7 @@ class TwoViews(Dataset[tuple[Tensor, Tensor]]):
 
 
 def plain_update(spec: BenchSpec, device: torch.device, precision: torch.dtype) -> Callable[[Tensor], None]:
-    """Forward, loss, backward, Adam: nothing compiled, nothing captured, memory as it comes."""
+    """Forward, loss, backward, Adam; not compiled, not captured, default memory layout."""
     net = new_encoder(spec.net, CIFAR, seeded(0, "against"), device, precision).learning(True)
     net = net.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     optimiser = torch.optim.Adam(net.parameters(), 1e-3)
@@ -308,7 +308,7 @@ def plain_update(spec: BenchSpec, device: torch.device, precision: torch.dtype) 
 
 
 def _batch_rate(views: Callable[[Tensor], Tensor], spec: BenchSpec) -> float:
-    """Views a second of a function of a whole batch; the first pass warms up."""
+    """Views/s of a function of a whole batch; the first pass is warm-up."""
     x, times = torch.rand(2 * spec.batch, 3, 32, 32, generator=seeded(0, "against")), []
     for _ in range(1 + spec.repeats):
         began = time.perf_counter()
@@ -318,7 +318,7 @@ def _batch_rate(views: Callable[[Tensor], Tensor], spec: BenchSpec) -> float:
 
 
 def _rate(loader: "DataLoader[Any]", spec: BenchSpec, use: Callable[[Tensor], None], device: torch.device) -> float:
-    """Views a second over stretches of updates; the first warms up."""
+    """Views/s over stretches of updates; the first is warm-up."""
     times = []
     for turn in range(3):
         began, batches = time.perf_counter(), 0

@@ -1,4 +1,4 @@
-"""Milliseconds an update of every method, beside the bare passes of the same update on the same device."""
+"""Benchmark one update of every method against the bare passes of the same update."""
 
 import statistics
 import time
@@ -24,18 +24,18 @@ from osscl.tools.bench import CIFAR
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import Classifier, build_on_device, frozen_copy
 
-CLASSES = 10  # a step
+CLASSES = 10  # per step
 LABELED, UNLABELED, MEMORY = 1000, 4000, 200
 
 
 @dataclass(frozen=True)
 class Passes:
-    """What one update of a method's main phase cannot do without, at its second step."""
+    """The passes that one update of a method's main phase needs, at its second step."""
 
     phase: str
     trained: tuple[int, ...]  # views of each forward and backward pass
     watched: tuple[int, ...] = ()  # views of each teacher's forward pass
-    backward: int = 1  # backward passes through all that is trained
+    backward: int = 1  # backward passes
 
 
 PASSES = {
@@ -55,15 +55,15 @@ class MethodCost:
     """One method on one device."""
 
     name: str
-    views: int  # an update, forward passes of teachers left out
-    milliseconds: float  # an update
+    views: int  # per update, without forward passes of teachers
+    milliseconds: float  # per update
     floor: float  # its bare passes, milliseconds
     ratio: float
 
 
 @dataclass(frozen=True)
 class MethodsRecord:
-    """What was measured so far, where and how."""
+    """Measurements so far, and their conditions."""
 
     device: str
     precision: str
@@ -71,7 +71,7 @@ class MethodsRecord:
     commit: str
     date: str
     backbone: str
-    updates: int  # a timed stretch
+    updates: int  # per timed stretch
     repeats: int
     methods: tuple[MethodCost, ...] = ()
 
@@ -79,7 +79,7 @@ class MethodsRecord:
 def bench_methods(
     device: torch.device, updates: int, repeats: int, backbone: str = "resnet18", names: Sequence[str] = tuple(PASSES)
 ) -> Iterator[MethodsRecord]:
-    """Every competitor and URSL, one after another; the record as it stands after each."""
+    """Measure methods one after another; yield the record after each."""
     for name in names:
         if name not in PASSES:
             raise unknown("method", name, PASSES)
@@ -112,7 +112,7 @@ def _cost(
 
 
 def on_backbone(config: Any, backbone: str) -> Any:
-    """`config` with all its networks of one backbone."""
+    """`config` with this backbone in all its networks."""
     if hasattr(config, "backbone"):
         return replace(config, backbone=backbone)
     reference = replace(config.reference, net=replace(config.reference.net, backbone=backbone))
@@ -120,7 +120,7 @@ def on_backbone(config: Any, backbone: str) -> Any:
 
 
 def _step(t: int, device: torch.device) -> Step:
-    """Random images; of zeros some kernels are faster."""
+    """Random images; some kernels are faster on zeros."""
     rng = seeded(0, "bench", t, device=device)
     shape = (CIFAR.channels, CIFAR.size, CIFAR.size)
     pixels = torch.randint(0, 256, (LABELED + UNLABELED, *shape), generator=rng, device=device, dtype=torch.uint8)
@@ -130,7 +130,7 @@ def _step(t: int, device: torch.device) -> Step:
 
 
 def bare_seconds(passes: Passes, device: torch.device, updates: int, repeats: int, backbone: str) -> float:
-    """Of the same passes on views that are there already, captured as one: the median of several stretches."""
+    """Seconds of the same passes on ready-made views, captured as one graph: median of several stretches."""
     net = build_on_device(lambda: Classifier(backbone, CIFAR, precision_of(device)), seeded(0, "bench"), device)
     net.head.grow(2 * CLASSES, seeded(0, "bench head"))
     teacher = frozen_copy(net)
@@ -170,7 +170,7 @@ def _views(n: int, device: torch.device) -> Tensor:
 
 
 class StopWatch:
-    """Times one phase from outside, by its progress: the first stretch warms up, the others count."""
+    """Times one phase by its progress reports; the first stretch is warm-up."""
 
     def __init__(self, phase: str, updates: int, device: torch.device) -> None:
         self.phase, self.updates, self.device = phase, updates, device
@@ -182,6 +182,6 @@ class StopWatch:
             self.marks.append(time.perf_counter())
 
     def seconds(self) -> float:
-        """An update, the median over the stretches."""
+        """Seconds per update, median over the stretches."""
         pairs: Sequence[tuple[float, float]] = list(zip(self.marks, self.marks[1:], strict=False))
         return statistics.median((b - a) / self.updates for a, b in pairs)

@@ -148,8 +148,9 @@ def study_heads(
     spec, where = read_spec(folder), pick_device(device)
     if spec.stream is not None:
         raise SpecError(f"{folder} used a stream file; heads are studied on streams that scenario and seed define")
-    if not isinstance(spec.method, UrslConfig | Co2lConfig) or not spec.scenario.validation_share:
-        raise SpecError(f"heads are studied on runs of ursl, ursl-plus or co2l with --validation, not {folder}")
+    # URSL-plus is left out: a finished run does not keep what its heads learn from besides the last step and M.
+    if type(spec.method) not in (UrslConfig, Co2lConfig) or not spec.scenario.validation_share:
+        raise SpecError(f"heads are studied on runs of ursl or co2l with --validation, not {folder}")
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
     agent: Any = load(folder, device).agent
     step, results = stream.step(len(stream) - 1), []

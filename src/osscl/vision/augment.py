@@ -16,8 +16,8 @@ from osscl.device import fused
 
 TRIES = 4  # Deviation: torchvision tries ten crops; four leave fewer than one image in a thousand to the fallback
 DRAWS = 2 * TRIES + 10
-IN_CACHE = 64  # images at a time on a CPU: what a chain of elementwise operations touches stays in its cache
-LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as Pillow's mode L has it
+IN_CACHE = 64  # images at a time on a CPU, so that a chain of elementwise operations stays in its cache
+LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's mode L
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Augmentation:
 
 
 def draws(n: int, rng: Generator) -> Tensor:
-    """The uniform numbers of `n` views, (n, DRAWS)."""
+    """The uniform random numbers of `n` views, (n, DRAWS)."""
     return torch.rand(n, DRAWS, generator=rng, device=rng.device)
 
 
@@ -55,7 +55,7 @@ def two_views(images: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
     return augment(images.repeat(2, 1, 1, 1), u, spec)
 
 
-@torch.no_grad()  # here, and not inside: a compiled graph is bound to the mode that it is called in
+@torch.no_grad()  # outside the compiled part: a compiled graph is bound to the mode it is called in
 def augment(images: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
     """One view of each image: (n, c, s, s) uint8 and (n, DRAWS) to (n, c, s, s) float in [0, 1]."""
     if images.is_cuda or len(images) <= IN_CACHE:
@@ -95,7 +95,7 @@ def crop(x: Tensor, left: Tensor, top: Tensor, width: Tensor, height: Tensor, fl
     n, size = len(x), x.shape[-1]
     at = torch.arange(size, device=x.device, dtype=torch.float32) + 0.5
     across = torch.where(flipped[:, None], size - at, at)
-    # The clamp keeps the box's border from mixing with pixels outside of it, as cutting first and resizing after does.
+    # The clamp keeps pixels outside the box from mixing in, as if it were cut out before resizing.
     gx = (left[:, None] + across * width[:, None] / size).clamp(left[:, None] + 0.5, (left + width)[:, None] - 0.5)
     gy = (top[:, None] + at * height[:, None] / size).clamp(top[:, None] + 0.5, (top + height)[:, None] - 0.5)
     grid = torch.stack((gx[:, None, :].expand(n, size, size), gy[:, :, None].expand(n, size, size)), -1)
@@ -103,7 +103,7 @@ def crop(x: Tensor, left: Tensor, top: Tensor, width: Tensor, height: Tensor, fl
 
 
 def jitter(x: Tensor, u: Tensor, spec: Augmentation) -> Tensor:
-    """Brightness, contrast, saturation and hue in an order of each image's own; `u` is (n, 6)."""
+    """Brightness, contrast, saturation and hue, in a random order per image; `u` is (n, 6)."""
     on = u[:, 0] < spec.jitter
     factors = [
         torch.where(on, 1 + (2 * u[:, 1 + i] - 1) * strength, torch.ones_like(u[:, 0]))

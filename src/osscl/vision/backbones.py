@@ -1,4 +1,4 @@
-"""Feature extractors for small images: ResNets with the 32-px stem, WideResNets, and a small net for demos."""
+"""Backbones for small images: ResNets with a 32-px stem, WideResNets, and a small network for demos."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -145,12 +145,12 @@ class SmallNet(Backbone):
 
 
 def conv(kernel: int, inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
-    """A convolution that keeps the image size at stride 1; its bias would be lost in the norm that follows."""
+    """A convolution that keeps the image size at stride 1; no bias, because a norm follows."""
     return nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
 def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The identity where shapes allow it, else a 1x1 convolution and its norm."""
+    """The identity if shapes match, else a 1x1 convolution and a norm."""
     if stride == 1 and inputs == outputs:
         return nn.Identity()
     return nn.Sequential(conv(1, inputs, outputs, stride), nn.BatchNorm2d(outputs))
@@ -168,7 +168,7 @@ def pooled(maps: Tensor) -> Tensor:
     return maps.mean(dim=(2, 3))
 
 
-BACKBONES: dict[str, Callable[[int], Backbone]] = {  # name -> net for that many image channels
+BACKBONES: dict[str, Callable[[int], Backbone]] = {  # name -> network for a number of image channels
     "resnet18": lambda channels: ResNet(channels, BasicBlock, (2, 2, 2, 2)),
     "resnet34": lambda channels: ResNet(channels, BasicBlock, (3, 4, 6, 3)),
     "resnet50": lambda channels: ResNet(channels, Bottleneck, (3, 4, 6, 3)),
@@ -181,6 +181,6 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {  # name -> net for that many
 
 
 def require_backbone(name: str) -> None:
-    """Refuse a name that is none of them."""
+    """Refuse an unknown name."""
     if name not in BACKBONES:
         raise unknown("backbone", name, BACKBONES)

@@ -1,4 +1,4 @@
-"""The fourteen operations of RandAugment on image batches, each image with an operation and a level of its own."""
+"""Weak and strong views of classifiers: padded crops, flips, jitter; RandAugment and Cutout on batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from osscl.vision.augment import luma
 
 MOVES = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 LEVELS = 10
-STRONGEST = 0.9  # the range of factors that enhance: 1 - .9 to 1 + .9
+STRONGEST = 0.9  # enhancement factors range from 1 - .9 to 1 + .9
 
 
 def random_operation(x: Tensor, which: Tensor, level: Tensor, sign: Tensor) -> Tensor:
-    """One operation of each image; `which`, `level` and `sign` are uniform numbers, (n,) each."""
+    """One random operation per image; `which`, `level` and `sign` are uniform random numbers, (n,) each."""
     names = (*MOVES, *CHANGES)
-    kind = (which * (len(names) + 1)).long().view(-1, 1, 1, 1)  # the last kind leaves the image as it is
+    kind = (which * (len(names) + 1)).long().view(-1, 1, 1, 1)  # the last kind is the identity
     strength = (level * LEVELS).floor() / LEVELS
     signed = torch.where(sign < 0.5, -strength, strength)
     moved = warp(x, torch.stack([move(signed) for move in _moves(x.shape[-1])], 1), kind.flatten())
@@ -59,20 +59,20 @@ def _moves(size: int) -> list[Callable[[Tensor], Tensor]]:
 
 
 def warp(x: Tensor, maps: Tensor, kind: Tensor) -> Tensor:
-    """Each image under the map of its kind, (n, moves, 2, 3), to the nearest pixel; black where nothing was."""
+    """Each image under the map of its kind, (n, moves, 2, 3), nearest neighbour, black outside."""
     chosen = maps[torch.arange(len(x), device=x.device), kind.clamp(max=maps.shape[1] - 1)]
     grid = F.affine_grid(chosen, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="nearest", padding_mode="zeros", align_corners=False)
 
 
 def autocontrast(x: Tensor, *_: Tensor) -> Tensor:
-    """Each channel stretched to the whole range."""
+    """Stretch each channel to the whole range."""
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
     return torch.where(high > low, (x - low) / (high - low).clamp(min=1e-6), x)
 
 
 def equalize(x: Tensor, *_: Tensor) -> Tensor:
-    """Each channel's values spread evenly, by its histogram of 256 values."""
+    """Equalise each channel's histogram of 256 values."""
     values = (255 * x).round().long().flatten(2)
     counts = torch.zeros(*values.shape[:2], 256, device=x.device).scatter_add_(
         2, values, torch.ones_like(values, dtype=x.dtype)
@@ -85,12 +85,12 @@ def equalize(x: Tensor, *_: Tensor) -> Tensor:
 
 
 def solarize(x: Tensor, strength: Tensor, _: Tensor) -> Tensor:
-    """Values above a threshold inverted; the stronger, the lower the threshold."""
+    """Invert values above a threshold, which falls with the level."""
     return torch.where(x > 1 - strength, 1 - x, x)
 
 
 def posterize(x: Tensor, strength: Tensor, _: Tensor) -> Tensor:
-    """Eight to five bits a value."""
+    """Reduce values to between eight and five bits."""
     unit = 2.0 ** (4 * strength).floor()
     return ((255 * x).round() / unit).floor() * unit / 255
 
@@ -109,8 +109,10 @@ def brighten(x: Tensor, _: Tensor, signed: Tensor) -> Tensor:
 
 
 def sharpen(x: Tensor, _: Tensor, signed: Tensor) -> Tensor:
-    """Away from, or towards, a smoothed image; the border stays, as Pillow has it."""
-    kernel = 1 + F.pad(torch.full((1, 1), 4.0, device=x.device), (1, 1, 1, 1))  # no copy from the host: it is captured
+    """Sharpen or smooth; the border stays, as in Pillow."""
+    kernel = 1 + F.pad(
+        torch.full((1, 1), 4.0, device=x.device), (1, 1, 1, 1)
+    )  # built on the device: a copy from the host cannot be captured
     channels = x.shape[1]
     smooth = F.conv2d(x, (kernel / 13).expand(channels, 1, 3, 3), groups=channels)
     return enhance(x, F.pad(smooth, (1, 1, 1, 1)) + _border(x), signed)
@@ -121,7 +123,7 @@ def _border(x: Tensor) -> Tensor:
 
 
 def enhance(x: Tensor, plain: Tensor, signed: Tensor) -> Tensor:
-    """From the plain image through x and beyond, as Pillow's enhancers do."""
+    """Interpolate from `base` to x and beyond, as Pillow's enhancers do."""
     factor = 1 + STRONGEST * signed
     return (plain + factor * (x - plain)).clamp(0, 1)
 
@@ -138,13 +140,13 @@ CHANGES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-PADDING = 8  # a border of an eighth of the side is what a crop may move by: 4 pixels at 32
-OPERATIONS = 2  # of a strong view
+PADDING = 8  # crops move by up to an eighth of the side: 4 pixels at 32
+OPERATIONS = 2  # per strong view
 
 
 @dataclass(frozen=True)
 class WeakAugmentation:
-    """Pad, crop and flip; brightness and contrast where strengths are given, as GD and DM do."""
+    """Pad, crop and flip; brightness and contrast if strengths are given, as in GD and DM."""
 
     flip: float = 0.5
     brightness: float = 0.0
@@ -163,7 +165,7 @@ def weak_view(images: Tensor, u: Tensor, spec: WeakAugmentation) -> Tensor:
 
 @torch.no_grad()
 def strong_view(images: Tensor, u: Tensor, spec: WeakAugmentation) -> Tensor:
-    """A weak view that two random operations and a hole of half the side have gone over."""
+    """A weak view, then two random operations and a hole of half the side."""
     return _strong_view(images, u, spec)
 
 
@@ -184,7 +186,7 @@ def _strong_view(images: Tensor, u: Tensor, spec: WeakAugmentation) -> Tensor:
 
 
 def shifted(x: Tensor, across: Tensor, down: Tensor, flipped: Tensor) -> Tensor:
-    """Each image moved by a whole number of pixels, black where nothing was, and mirrored where `flipped`."""
+    """Each image shifted by whole pixels, black outside, and mirrored where `flipped`."""
     size, border = x.shape[-1], max(1, x.shape[-1] // PADDING)
     at = torch.arange(size, device=x.device)
     columns = (across * (2 * border + 1)).long()[:, None] + torch.where(flipped[:, None], size - 1 - at, at)
@@ -195,7 +197,7 @@ def shifted(x: Tensor, across: Tensor, down: Tensor, flipped: Tensor) -> Tensor:
 
 
 def light(x: Tensor, u: Tensor, spec: WeakAugmentation) -> Tensor:
-    """Brightness and contrast by random factors, in an order of each image's own; `u` is (n, 3)."""
+    """Brightness and contrast by random factors, in a random order per image; `u` is (n, 3)."""
     bright, contrast = (
         (1 + (2 * u[:, i] - 1) * strength).view(-1, 1, 1, 1)
         for i, strength in enumerate((spec.brightness, spec.contrast))
@@ -208,7 +210,7 @@ def light(x: Tensor, u: Tensor, spec: WeakAugmentation) -> Tensor:
 
 
 def with_hole(x: Tensor, across: Tensor, down: Tensor) -> Tensor:
-    """A grey square of half the side around a random place, cut off at the image's border (Cutout)."""
+    """A grey square of half the side around a random point, cut at the border (Cutout)."""
     size = x.shape[-1]
     at = torch.arange(size, device=x.device)
     columns, rows = (
