@@ -16,6 +16,7 @@ language = "en"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",  # "Args:" in docstrings
     "sphinx.ext.viewcode",
     "reference_pages",  # reference/commands and reference/python, from the code
     "repository_links",  # links to source files and records, which lie outside this folder
@@ -28,6 +29,7 @@ myst_heading_anchors = 4  # as on Git hosting: page.md#a-heading
 
 smartquotes = False  # would turn --option into –option
 default_role = "code"
+napoleon_numpy_docstring = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"

@@ -10,10 +10,10 @@ import xml.dom.minidom
 from pathlib import Path
 from statistics import mean, stdev
 
-import chromium
 import pytest
 from typer.main import get_command
 
+import chromium
 import osscl
 from osscl.cli import app
 from osscl.runs.record import read_records

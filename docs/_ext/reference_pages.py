@@ -270,5 +270,5 @@ def _literal(line: str) -> str:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", write_pages)
     app.connect("autodoc-skip-member", skip_fields)
-    app.connect("autodoc-process-docstring", as_restructured_text)
+    app.connect("autodoc-process-docstring", as_restructured_text, priority=400)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}
