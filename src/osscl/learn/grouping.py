@@ -23,7 +23,7 @@ ROUNDS = 10  # of k-means after the tree
 
 
 def comparable(head: EmbeddingHead, rows: Tensor, layers: Sequence[int] | None = None) -> Tensor:
-    """Rows (n, sum of widths) where what varies within the classes met counts little: (n, sum of chosen widths)."""
+    """Rows (n, sum of widths) whitened by the within-class covariance: (n, sum of chosen widths)."""
     x, parts = split_layers(rows, head.sums.widths), []
     for layer in range(min(LAYERS, len(x))) if layers is None else layers:
         spread = head.spreads[layer]
@@ -94,7 +94,7 @@ class _Directions:
 
 
 def evenly(n: int, most: int) -> Tensor:
-    """At most so many of n rows, evenly spread."""
+    """At most `most` of n row numbers, evenly spaced."""
     return torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).long()
 
 

@@ -145,7 +145,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _quietly(transformers: Any) -> Iterator[None]:
-    """What a load report would say is checked, and told in one line."""
+    """Silence the load report; its findings are checked and reported in one line."""
     log = transformers.utils.logging
     before, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity(log.CRITICAL)
