@@ -33,7 +33,7 @@ from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
 from osscl.runs.model import Prediction, read_entry
-from osscl.storage import locked, write_state
+from osscl.storage import locked, remove_state, write_state
 from osscl.vision.augment import Augmentation
 from osscl.vision.pretrained import LITE0, PretrainedEncoder, lite0_weights, load_encoder
 
@@ -311,7 +311,7 @@ class ContinualClassifier:
         """Save a finished step, then delete its checkpoint."""
         if self.folder is not None:
             self.save(self.folder)
-            checkpoint_file(self.folder).unlink(missing_ok=True)
+            remove_state(checkpoint_file(self.folder))
 
     def _contents(self) -> list[str]:
         return [step.content for step in self.history]

@@ -19,7 +19,7 @@ from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
 from osscl.runs.model import read_entry
-from osscl.storage import SUFFIX, atomic_write, locked, read_state, set_aside, write_text
+from osscl.storage import SUFFIX, atomic_write, locked, read_state, remove_state, set_aside, write_text
 
 FORMAT = 2  # of an agent's files; those of osscl 0.1.0 have no number
 
@@ -209,7 +209,7 @@ def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[s
     if before == learned and begun == content:
         return read_entry(folder, "checkpoint")
     if before is not None and [*before, begun] == learned[: len(before) + 1]:
-        checkpoint.unlink()  # that step is finished
+        remove_state(checkpoint)  # that step is finished
         return None
     kept = set_aside(checkpoint, "given-up" if sound else "damaged")
     logging.getLogger("osscl").warning("osscl: checkpoint of another step kept as %s", kept)

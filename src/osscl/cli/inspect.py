@@ -92,7 +92,6 @@ def show_history(made: "ContinualClassifier") -> None:
 
 def _settings_line(made: "ContinualClassifier") -> str:
     from osscl.agent.network import NetworkLearner
-    from osscl.runs.spec import config_display_name
 
     count, learner = len(made.class_names), made.learner
     start = f"{count} class{'es' * (count != 1)}; "
@@ -100,7 +99,7 @@ def _settings_line(made: "ContinualClassifier") -> str:
         assert learner.setting is not None
         images, recipe = learner.setting.images, learner.recipe
         return start + (
-            f"{config_display_name(recipe.method)}, schedule {recipe.schedule.name}, seed {recipe.seed}; "
+            f"{recipe.display_name}, schedule {recipe.schedule.name}, seed {recipe.seed}; "
             f"{images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
             f"memory {recipe.memory}"
         )
