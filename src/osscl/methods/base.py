@@ -190,6 +190,23 @@ class FeatureExtractor(Protocol):
         ...
 
 
+@runtime_checkable
+class Keeping(Protocol):
+    """Optional: a method that keeps more of past data than the labelled images of `memory`."""
+
+    def kept(self) -> dict[str, Tensor]:
+        """Every tensor that derives from past data; not weights, heads, teachers or optimiser state."""
+        ...
+
+
+def bytes_kept(agent: Any) -> int | None:
+    """Bytes of past data that an agent keeps from step to step; None for methods that do not say."""
+    if isinstance(agent, Keeping):
+        return sum(tensor.numel() * tensor.element_size() for tensor in agent.kept().values())
+    labeled = getattr(getattr(agent, "memory", None), "labeled", None)
+    return labeled.images.numel() if isinstance(labeled, Labeled) else None
+
+
 # ----- phases
 
 
