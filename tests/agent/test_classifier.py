@@ -55,7 +55,12 @@ def agent(method="ursl-plus", **fields):
 
 def quick():
     """Enough to learn two digits in a few seconds."""
-    changes = ["reference.epochs_first=4", "reference.epochs_later=2", "learner.min_updates=25"]
+    changes = [
+        "reference.min_updates=0",
+        "reference.epochs_first=4",
+        "reference.epochs_later=2",
+        "learner.min_updates=25",
+    ]
     return ContinualClassifier("ursl-plus", "demo", changes=changes, memory=20, augmentation="glyphs", device="cpu")
 
 
@@ -595,3 +600,9 @@ def test_wrong_later_steps_are_refused(steps):
     for step in ((None, (), steps[1][2]), (255 - images[:2], ["zero"] * 2)):
         with pytest.raises(UserError, match="with memory 0"):
             made.update(*step)
+
+
+@pytest.mark.parametrize("schedule", ["demo", "short"])
+def test_the_reference_of_a_small_pile_gets_enough_updates(schedule):
+    recipe = ContinualClassifier("ursl", schedule, device="cpu").learner.recipe
+    assert recipe.schedule.updates(30, 1, recipe.method.reference.min_updates) >= 400

@@ -1,6 +1,7 @@
 """Agents with a pretrained encoder, on drawn pictures and an encoder that one can follow."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -321,6 +322,9 @@ def test_the_life_of_an_agent_as_the_page_tells_it(real_encoder, typed, refuses,
     (first, *_) = json.loads(shown)
     assert code == 0 and first["class"] == "fish" and {"class_2", "probability_2", "known_percent"} <= {*first}
     assert not (tmp_path / "agent" / "encoder").exists() and not (tmp_path / "agent" / "command.json").exists()
+    page = (Path(__file__).parents[2] / "docs" / "own-images.md").read_text(encoding="utf-8")
+    exec(compile(page.partition("```python\n")[2].partition("```")[0], "own-images.md", "exec"), {})
+    assert "automobile" in ContinualClassifier.load("agent-2").class_names
     refuses("predict", "agent", "photos/test", "--threshold", "0", words="use --reject")
     refuses("fit", "other", "--labeled", "photos/week1", "--encoder", "efficientnet-lite1", words="did you mean")
 
@@ -348,3 +352,31 @@ def test_a_step_stopped_while_embedding_resumes(real_encoder, typed, tmp_path):
     assert code == 0 and "nothing learned yet" in shown and "osscl fit agent" in shown
     assert typed(*fit)[0] == 0 and typed(*fit)[0] == 0
     assert {path.name for path in (tmp_path / "agent").iterdir()} == {"model.safetensors", ".lock"}
+
+
+def test_a_ray_cluster_embeds_the_same_bits(real_encoder, typed, tmp_path, monkeypatch):
+    if os.environ.get("OSSCL_ALL_TESTS") != "1":
+        pytest.skip("Ray takes half a minute to start: set OSSCL_ALL_TESTS=1")
+    ray = pytest.importorskip("ray")
+    typed("demo", "--photos", "photos")
+    fit = ["--labeled", "photos/week2", "--views", "1", "--device", "cpu"]
+    assert typed("fit", "here", *fit)[0] == 0
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "another cache"))
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        code, _, errors = typed("fit", "there", *fit, "--engine", "ray")
+    finally:
+        ray.shutdown()
+    assert code == 0, errors
+    here, there = (ContinualClassifier.load(tmp_path / name, "cpu").entry() for name in ("here", "there"))
+    assert difference(there["knowledge"], here["knowledge"]) is None
+
+
+def test_engines_other_than_ray_are_refused(refuses, tmp_path):
+    kind(0, 1)[0].save(tmp_path / "a.png")
+    (tmp_path / "week" / "a").mkdir(parents=True)
+    (tmp_path / "a.png").rename(tmp_path / "week" / "a" / "a.png")
+    refuses(
+        "fit", "agent", "--labeled", "week", "--encoder", "scratch", "--engine", "spark", words="allowed: local, ray"
+    )
+    refuses("fit", "agent", "--labeled", "week", "--encoder", "scratch", "--engine", "ray", words="pretrained encoder")

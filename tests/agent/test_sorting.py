@@ -85,7 +85,14 @@ def shelf(tmp_path_factory):
             found = digits.train.images[digits.train.labels == c][rows]
             for i, image in enumerate(found):
                 Image.fromarray(image[0].numpy()).save(folder / f"{i}.png")
-    changes = ["--set", "reference.epochs_first=8", "--set", "learner.min_updates=40"]
+    changes = [
+        "--set",
+        "reference.min_updates=0",
+        "--set",
+        "reference.epochs_first=8",
+        "--set",
+        "learner.min_updates=40",
+    ]
     taught = ["fit", place / "agent", "--labeled", place / "week1", "--unlabeled", place / "pile", "--schedule", "demo"]
     result = CliRunner().invoke(app, [str(word) for word in [*taught, *changes, *GREY]])
     assert result.exit_code == 0, result.output

@@ -8,11 +8,11 @@ from osscl.learn.embedded import (
     DISCRIMINANTS,
     MEANS,
     ClassSums,
-    Head,
+    EmbeddingHead,
     Spread,
     candidates,
     distances,
-    fit_head,
+    fit_embedding_head,
     left_out_distances,
     split_layers,
     summarise,
@@ -58,7 +58,7 @@ def test_more_rows_of_an_old_class_add_up():
 def test_order_of_classes_does_not_matter():
     x, y = drawn(8, 0)
     turned = summarise(x, 3 - y, NAMES[::-1], WIDTHS)
-    a, b = fit_head(summarise(x, y, NAMES, WIDTHS), x, y), fit_head(turned, x, 3 - y)
+    a, b = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y), fit_embedding_head(turned, x, 3 - y)
     assert a.chosen == b.chosen
     torch.testing.assert_close(a.predict_proba(x), b.predict_proba(x).flip(1))
 
@@ -81,7 +81,7 @@ def test_left_out_distances_are_those_of_a_fit_without_the_row(shrinkage: float)
 def test_choice_is_right_on_left_out_rows_at_least_as_often_as_both_baselines():
     for seed in range(5):
         x, y = drawn(6, seed, spread=1.5)
-        head = fit_head(summarise(x, y, NAMES, WIDTHS), x, y)
+        head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
         ways = candidates(2)
         right = head.trials.right
         assert right[ways.index(head.chosen)] >= max(right[ways.index(MEANS)], right[ways.index(DISCRIMINANTS)])
@@ -89,16 +89,16 @@ def test_choice_is_right_on_left_out_rows_at_least_as_often_as_both_baselines():
 
 def test_trials_of_an_earlier_step_count_without_its_rows():
     x, y = drawn(8, 0)
-    first = fit_head(summarise(x[:16], y[:16], NAMES[:2], WIDTHS), x[:16], y[:16])
+    first = fit_embedding_head(summarise(x[:16], y[:16], NAMES[:2], WIDTHS), x[:16], y[:16])
     sums = two_steps(x, y)
-    head = fit_head(sums, x[16:], y[16:], first.trials)
+    head = fit_embedding_head(sums, x[16:], y[16:], first.trials)
     assert head.trials.rows == 32
     assert (head.logits(x).argmax(1) == y).float().mean() > 0.9
 
 
 def test_probabilities_of_a_head_without_mistakes_are_not_certainty():
     x, y = drawn(5, 0, spread=0.05)
-    highest, _ = fit_head(summarise(x, y, NAMES, WIDTHS), x, y).top(x, 2)
+    highest, _ = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y).top(x, 2)
     assert highest.shape == (20, 2)
     assert highest[:, 0].min() > 0.5
 
@@ -122,10 +122,10 @@ def test_stored_sums_are_the_same_bits():
     sums = summarise(x, y, NAMES, WIDTHS)
     again = ClassSums.from_state(sums.names, sums.state())
     assert all(torch.equal(a, b) for a, b in zip(sums.scatters + sums.means, again.scatters + again.means, strict=True))
-    assert torch.equal(fit_head(sums, x, y).logits(x), fit_head(again, x, y).logits(x))
+    assert torch.equal(fit_embedding_head(sums, x, y).logits(x), fit_embedding_head(again, x, y).logits(x))
 
 
-def finite(head: Head, x: Tensor) -> bool:
+def finite(head: EmbeddingHead, x: Tensor) -> bool:
     return bool(head.predict_proba(x).isfinite().all())
 
 
@@ -136,7 +136,7 @@ def test_a_class_of_one_image_identical_images_and_one_class_only():
     single = x[:1], torch.zeros(1, dtype=torch.long)
     for rows, targets in (lone, same, single):
         names = NAMES[: int(targets.max()) + 1]
-        assert finite(fit_head(summarise(rows, targets, names, WIDTHS), rows, targets), x)
+        assert finite(fit_embedding_head(summarise(rows, targets, names, WIDTHS), rows, targets), x)
     two = torch.cat((x[:1].repeat(3, 1), x[5:6].repeat(3, 1))), torch.tensor([0, 0, 0, 1, 1, 1])
-    head = fit_head(summarise(*two, NAMES[:2], WIDTHS), *two)
+    head = fit_embedding_head(summarise(*two, NAMES[:2], WIDTHS), *two)
     assert finite(head, x) and torch.equal(head.logits(two[0]).argmax(1), two[1])

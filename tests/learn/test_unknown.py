@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from osscl.learn.embedded import fit_head, summarise
-from osscl.learn.unknown import Calibration, Unknown, World, copies_in, fit_unknown, marks_of, summarise_pile
+from osscl.learn.embedded import fit_embedding_head, summarise
+from osscl.learn.unknown import Calibration, PileSums, Unknown, copies_in, fit_unknown, marks_of, summarise_pile
 
 WIDTHS = (48,)
 KINDS = torch.randn(10, 48, generator=torch.Generator().manual_seed(3))
@@ -23,7 +23,7 @@ def kinds(first: int, last: int, each: int) -> Tensor:
 def fitted(labels: int = 15, pile: Tensor | None = None, seed: int = 0) -> Unknown:
     y = kinds(0, 4, labels)
     x = drawn(y, seed)
-    head = fit_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
+    head = fit_embedding_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
     return fit_unknown(head, summarise_pile([] if pile is None else [pile], WIDTHS), x, y)
 
 
@@ -72,10 +72,10 @@ def in_two_steps(each: int, seed: int) -> Unknown:
     y, names = kinds(0, 2 * each, 15), [str(i) for i in range(2 * each)]
     x, pile, first = drawn(y, seed), summarise_pile([drawn(kinds(0, 10, 10), 1)], WIDTHS), y < each
     one = summarise(x[first], y[first], names[:each], WIDTHS)
-    head = fit_head(one, x[first], y[first])
+    head = fit_embedding_head(one, x[first], y[first])
     before = fit_unknown(head, pile, x[first], y[first]).calibration
     sums = one.joined(summarise(x[~first], y[~first] - each, names[each:], WIDTHS))
-    head = fit_head(sums, x[~first], y[~first], head.trials)
+    head = fit_embedding_head(sums, x[~first], y[~first], head.trials)
     return fit_unknown(head, pile, x[~first], y[~first], before)
 
 
@@ -96,14 +96,14 @@ def test_piles_smaller_than_the_embedding(rows: int):
 
 def test_one_class_of_one_image_rejects_nothing():
     x, y = drawn(torch.zeros(1, dtype=torch.long), 0), torch.zeros(1, dtype=torch.long)
-    head = fit_head(summarise(x, y, ["0"], WIDTHS), x, y)
+    head = fit_embedding_head(summarise(x, y, ["0"], WIDTHS), x, y)
     model = fit_unknown(head, summarise_pile([], WIDTHS), x, y)
     assert not model.rejects(drawn(kinds(0, 10, 2), 5)).any()
 
 
 def test_calibration_and_world_survive_storing_renaming_and_removal():
     model = fitted(pile=drawn(kinds(0, 8, 3), 1))
-    again = World.from_state(model.world.state())
+    again = PileSums.from_state(model.world.state())
     assert torch.equal(again.scatters[0], model.world.scatters[0]) and torch.equal(again.marks, model.world.marks)
     kept: Calibration = model.calibration.renamed("3", "0").without("1")
     assert set(kept.owners.tolist()) == {0, 2} and len(kept.parts) == 45

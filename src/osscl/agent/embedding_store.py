@@ -22,8 +22,8 @@ from typing import Any
 
 import filelock
 import numpy as np
-import numpy.typing as npt
 
+from osscl.data.images import Array
 from osscl.errors import DataError, Occupied, UserError
 from osscl.storage import write_text
 
@@ -32,8 +32,6 @@ KEY = 16  # bytes
 RECORD = 2 * KEY
 SECONDS_TO_WAIT = 60.0  # for other writers; each holds the lock for one batch
 RECENT = 8192  # keys found by a dictionary before they are sorted in
-
-Array = npt.NDArray[Any]
 
 
 class EmbeddingStore:

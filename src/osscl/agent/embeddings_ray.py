@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from osscl.agent.embedding_store import Array, EmbeddingStore, KeyIndex
+from osscl.agent.embedding_store import EmbeddingStore, KeyIndex
 from osscl.agent.embeddings import (
     Collector,
     Embedded,
-    ReadProgress,
     Source,
     Work,
     file_key,
@@ -20,6 +19,8 @@ from osscl.agent.embeddings import (
     silent,
     work_on,
 )
+from osscl.data.folders import ReadProgress
+from osscl.data.images import Array
 from osscl.data.pictures import decode_photo, hearing_warnings, read_content
 from osscl.errors import DataError, UserError
 from osscl.vision.pretrained import PretrainedEncoder

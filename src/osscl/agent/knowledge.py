@@ -13,15 +13,15 @@ from torch import Tensor
 
 from osscl.learn.embedded import (
     ClassSums,
-    Head,
+    EmbeddingHead,
     LazySpreads,
     Trials,
     candidates,
-    choose,
-    fit_head,
+    choose_candidate,
+    fit_embedding_head,
     summarise,
 )
-from osscl.learn.unknown import Calibration, Unknown, World, fit_unknown, unknown_from
+from osscl.learn.unknown import Calibration, PileSums, Unknown, fit_unknown, unknown_from
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Knowledge:
     """Everything learned from embeddings of one encoder."""
 
     sums: ClassSums
-    world: World
+    world: PileSums
     trials: Trials
     calibration: Calibration
     kept: Tensor  # (m, width) float32 labelled rows in memory
@@ -40,10 +40,10 @@ class Knowledge:
         return self.sums.names
 
     @cached_property
-    def head(self) -> Head:
+    def head(self) -> EmbeddingHead:
         ways = candidates(len(self.sums.means))
-        chosen, temperature = choose(self.trials, ways, self.sums)
-        return Head(self.sums, LazySpreads(self.sums), chosen, temperature, self.trials)
+        chosen, temperature = choose_candidate(self.trials, ways, self.sums)
+        return EmbeddingHead(self.sums, LazySpreads(self.sums), chosen, temperature, self.trials)
 
     @cached_property
     def unknown(self) -> Unknown:
@@ -104,7 +104,7 @@ class Knowledge:
         scores = state["calibration"]
         return cls(
             ClassSums.from_state(state["names"], state["sums"]),
-            World.from_state(state["world"]),
+            PileSums.from_state(state["world"]),
             Trials.from_state(state["trials"]),
             Calibration(tuple(scores["names"]), scores["parts"], scores["owners"]),
             state["kept"],
@@ -113,7 +113,7 @@ class Knowledge:
 
 
 def learn_rows(
-    before: Knowledge | None, rows: Tensor, labels: Sequence[str], pile: World, widths: Sequence[int], memory: int
+    before: Knowledge | None, rows: Tensor, labels: Sequence[str], pile: PileSums, widths: Sequence[int], memory: int
 ) -> Knowledge:
     """Learn labelled rows (n, width) and the sums of a pile on top of what is known; n may be 0 then.
 
@@ -139,7 +139,7 @@ def learn_rows(
 
 def _refitted(
     sums: ClassSums,
-    world: World,
+    world: PileSums,
     rows: Tensor,
     labels: Sequence[str],
     memory: tuple[Tensor, tuple[str, ...]],
@@ -151,7 +151,7 @@ def _refitted(
         return Knowledge(sums, world, trials, calibration, *memory)
     targets = torch.tensor([sums.names.index(label) for label in labels], dtype=torch.long)
     carried = None if len(rows) and len(memory[0]) else trials
-    head = fit_head(sums, rows, targets, carried)
+    head = fit_embedding_head(sums, rows, targets, carried)
     unknown = fit_unknown(head, world, rows, targets, None if carried is None else calibration)
     made = Knowledge(sums, world, head.trials, unknown.calibration, *memory)
     made.__dict__.update(head=head, unknown=unknown)  # computed already

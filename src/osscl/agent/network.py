@@ -89,7 +89,7 @@ class NetworkLearner:
         epochs = reference.epochs_later if self.agent is not None else reference.epochs_first
         rows = len(given.unlabeled[: schedule.row_cap])
         batches = max(1, rows // reference.batch) if rows > 1 else 0
-        views = schedule.updates(epochs, batches) * 2 * min(reference.batch, rows)
+        views = schedule.updates(epochs, batches, reference.min_updates) * 2 * min(reference.batch, rows)
         pool = len(given.labels) + self.recipe.memory // 2
         batches = max(1, pool // learner.batch)
         views += schedule.updates(learner.epochs, batches, learner.min_updates) * 4 * min(learner.batch, max(pool, 1))

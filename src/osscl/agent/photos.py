@@ -15,12 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from osscl.agent.embedding_store import EmbeddingStore
-from osscl.agent.embeddings import Embedded, ReadProgress, embed_images, embed_paths, open_store, silent
+from osscl.agent.embeddings import Embedded, embed_images, embed_paths, open_store, silent
 from osscl.agent.inputs import Images, as_class_names, require_consistent
 from osscl.agent.knowledge import Knowledge, learn_rows
 from osscl.agent.store import HeadChoice, StepOutcome
 from osscl.config import require
 from osscl.data.cache import cache_dir
+from osscl.data.folders import ReadProgress
 from osscl.device import prepare
 from osscl.errors import DataError, UserError, unknown
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, candidates
@@ -30,7 +31,7 @@ from osscl.runs.model import Prediction
 from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder, one_thread
 
 Photos = Images | Sequence[str | Path | Image.Image]
-CHUNK = 4096  # rows in memory at a time
+ROWS_AT_A_TIME = 4096  # rows in memory at a time
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class PhotoModel:
         return comparable(self.knowledge.head, rows)
 
 
-def chunks(found: Embedded, size: int = CHUNK) -> Iterator[Tensor]:
+def chunks(found: Embedded, size: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
     """The embeddings (n, width) in parts, read from disk one after another."""
     for _, values in found.batches(size):
         yield torch.from_numpy(values[:, 0])
@@ -326,7 +327,7 @@ def image_rows(found: Embedded) -> Tensor:
 
 
 def _pile_rows(given: PhotoStep, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    for part, values in given.unlabeled.batches(CHUNK):
+    for part, values in given.unlabeled.batches(ROWS_AT_A_TIME):
         yield torch.from_numpy(values[:, 0]), wanted[part]
 
 

@@ -1,7 +1,7 @@
 """The settings of an agent, fixed before its first step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from osscl.config import from_plain, override, plain, require
@@ -9,11 +9,14 @@ from osscl.data.benchmarks import GLYPHS
 from osscl.errors import SpecError, unknown
 from osscl.methods import method_name
 from osscl.methods.base import Schedule
+from osscl.methods.reference import ReferenceConfig
 from osscl.runs.presets import sized
 from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled
 from osscl.vision.augment import Augmentation
 
 AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # glyphs change their meaning when mirrored or recoloured
+
+REFERENCE_UPDATES = 400  # at least, per step
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,21 @@ def make_recipe(
     if isinstance(changes, str) or not all(isinstance(change, str) for change in changes):
         raise SpecError(f"changes must be a list such as ['learner.epochs=7'], got {changes!r}")
     length = scheduled(schedule)
-    config = override(sized(configuration(method) if isinstance(method, str) else method, length), changes)
+    config = sized(configuration(method) if isinstance(method, str) else method, length)
+    config = override(_with_floor(config, length), changes)
     if isinstance(augmentation, str):
         if augmentation not in AUGMENTATIONS:
             raise unknown("augmentation", augmentation, AUGMENTATIONS)
         augmentation = AUGMENTATIONS[augmentation]
     return Recipe(config, length, memory, seed, augmentation)
+
+
+def _with_floor(config: Any, schedule: Schedule) -> Any:
+    """Give the reference network enough updates on a small pile; an epoch of 243 photographs is one update."""
+    reference = getattr(config, "reference", None)
+    if not isinstance(reference, ReferenceConfig) or reference.min_updates:
+        return config
+    return replace(config, reference=replace(reference, min_updates=round(REFERENCE_UPDATES / schedule.share)))
 
 
 def recipe_from_entry(entry: Mapping[str, Any]) -> Recipe:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from osscl.agent.embeddings import Embedded
-from osscl.agent.photos import CHUNK, PhotoModel, chunks
+from osscl.agent.photos import ROWS_AT_A_TIME, PhotoModel, chunks
 from osscl.data.folders import Pictures
 from osscl.errors import UserError
 from osscl.learn.grouping import find_groups, group, largest_first, sample_of
@@ -90,7 +90,7 @@ def predict_embedded(model: PhotoModel, found: Embedded, reject: float | None, g
     unknown = torch.tensor([row for row, looks_known in enumerate(made.known) if not looks_known], dtype=torch.long)
     if len(unknown):
         parts = find_groups(_features(model, found, unknown[sample_of(len(unknown))]), groups)
-        labels = torch.cat([parts.assign(_features(model, found, rows)) for rows in unknown.split(CHUNK)])
+        labels = torch.cat([parts.assign(_features(model, found, rows)) for rows in unknown.split(ROWS_AT_A_TIME)])
         for row, number in zip(unknown.tolist(), largest_first(labels).tolist(), strict=True):
             made.groups[row] = number
     return made

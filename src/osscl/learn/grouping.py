@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from osscl.learn.embedded import Head, split_layers
+from osscl.learn.embedded import EmbeddingHead, split_layers
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 FEWEST = 6  # rows below which there is one group
@@ -22,7 +22,7 @@ SHRINKAGE = 0.9  # of the within-class covariance that measures distances
 ROUNDS = 10  # of k-means after the tree
 
 
-def comparable(head: Head, rows: Tensor, layers: Sequence[int] | None = None) -> Tensor:
+def comparable(head: EmbeddingHead, rows: Tensor, layers: Sequence[int] | None = None) -> Tensor:
     """Rows (n, sum of widths) where what varies within the classes met counts little: (n, sum of chosen widths)."""
     x, parts = split_layers(rows, head.sums.widths), []
     for layer in range(min(LAYERS, len(x))) if layers is None else layers:

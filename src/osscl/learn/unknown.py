@@ -15,7 +15,7 @@ from osscl.learn.embedded import (
     SHRINKAGES,
     Candidate,
     ClassSums,
-    Head,
+    EmbeddingHead,
     candidates,
     distances,
     left_out_distances,
@@ -34,7 +34,7 @@ FEW = 40  # scores below which the tail is that of Student's t
 
 
 @dataclass(frozen=True)
-class World:
+class PileSums:
     """Everything unlabelled, as sums, and two numbers an image by which an image of the pile is recognised.
 
     Takes 2 d^2 bytes for each layer and 8 for each image.
@@ -45,7 +45,7 @@ class World:
     scatters: tuple[Tensor, ...]  # (d, d) about that mean
     marks: Tensor  # (count, 2) float32, sorted by the first
 
-    def joined(self, other: "World") -> "World":
+    def joined(self, other: "PileSums") -> "PileSums":
         """Sums over both piles."""
         if not self.count or not other.count:
             return self if self.count else other
@@ -57,7 +57,7 @@ class World:
             between = self.count * other.count / total * torch.outer(apart, apart)
             scatters.append((self.scatters[i].double() + other.scatters[i].double() + between).float())
         marks = torch.cat((self.marks, other.marks))
-        return World(total, tuple(means), tuple(scatters), marks[marks[:, 0].argsort()])
+        return PileSums(total, tuple(means), tuple(scatters), marks[marks[:, 0].argsort()])
 
     def state(self) -> dict[str, Tensor]:
         """As tensors to store."""
@@ -67,14 +67,14 @@ class World:
         return found
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Tensor]) -> "World":
+    def from_state(cls, state: Mapping[str, Tensor]) -> "PileSums":
         """What `state` stored."""
         means = tuple(state[f"mean.{i}"] for i in range(sum(key.startswith("mean.") for key in state)))
         scatters = tuple(unpacked(state[f"scatter.{i}"], len(mean)) for i, mean in enumerate(means))
         return cls(int(state["count"]), means, scatters, state["marks"])
 
 
-def summarise_pile(pile: Iterable[Tensor], widths: Sequence[int]) -> World:
+def summarise_pile(pile: Iterable[Tensor], widths: Sequence[int]) -> PileSums:
     """Sums of unlabelled rows, given in chunks (m, sum of widths); there may be none."""
     sums = [torch.zeros(d, dtype=torch.float64) for d in widths]
     squares = [torch.zeros(d, d, dtype=torch.float64) for d in widths]
@@ -88,7 +88,7 @@ def summarise_pile(pile: Iterable[Tensor], widths: Sequence[int]) -> World:
     m = max(len(every), 1)
     means = tuple((total / m).float() for total in sums)
     scatters = tuple((q - m * torch.outer(t / m, t / m)).float() for q, t in zip(squares, sums, strict=True))
-    return World(len(every), means, scatters, every[every[:, 0].argsort()])
+    return PileSums(len(every), means, scatters, every[every[:, 0].argsort()])
 
 
 def marks_of(rows: Tensor, widths: Sequence[int]) -> Tensor:
@@ -97,7 +97,7 @@ def marks_of(rows: Tensor, widths: Sequence[int]) -> Tensor:
     return (torch.cat(split_layers(rows, widths), 1) @ direction).float()
 
 
-def copies_in(world: World, marks: Tensor) -> Tensor:
+def copies_in(world: PileSums, marks: Tensor) -> Tensor:
     """How often each image, by its marks (n, 2), is in the pile, (n,)."""
     if world.count == 0:
         return torch.zeros(len(marks), dtype=torch.float64)
@@ -120,7 +120,7 @@ class Everything:
     count: float
 
 
-def everything(sums: ClassSums, world: World, layer: int) -> Everything:
+def everything(sums: ClassSums, world: PileSums, layer: int) -> Everything:
     """Labels and pile together; each row weighs the same."""
     counts, means = sums.counts, sums.means[layer].double()
     total = float(counts.sum()) + world.count
@@ -242,8 +242,8 @@ class KnownScores:
 class Unknown:
     """Tells rows of classes met from others."""
 
-    head: Head
-    world: World
+    head: EmbeddingHead
+    world: PileSums
     layers: tuple[int, ...]
     all_rows: tuple[Everything, ...]  # for each of the layers
     expected: Tensor  # (k,) score of a typical row of each class, summed over the layers
@@ -275,7 +275,9 @@ class Unknown:
         return self.known(rows) < reject
 
 
-def fit_unknown(head: Head, world: World, rows: Tensor, targets: Tensor, before: Calibration | None = None) -> Unknown:
+def fit_unknown(
+    head: EmbeddingHead, world: PileSums, rows: Tensor, targets: Tensor, before: Calibration | None = None
+) -> Unknown:
     """Calibrated on the labelled rows of this step, each left out; earlier steps count by the scores that they left."""
     each = tuple(everything(head.sums, world, layer) for layer in range(len(head.sums.means)))
     expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
@@ -285,7 +287,7 @@ def fit_unknown(head: Head, world: World, rows: Tensor, targets: Tensor, before:
     return Unknown(head, world, layers, tuple(each[i] for i in layers), expected[:, list(layers)].sum(1), found)
 
 
-def unknown_from(head: Head, world: World, calibration: Calibration) -> Unknown:
+def unknown_from(head: EmbeddingHead, world: PileSums, calibration: Calibration) -> Unknown:
     """As `fit_unknown` with a calibration that was stored."""
     layers = layers_for(head)
     each = tuple(everything(head.sums, world, layer) for layer in layers)
@@ -293,7 +295,7 @@ def unknown_from(head: Head, world: World, calibration: Calibration) -> Unknown:
     return Unknown(head, world, layers, each, expected.sum(1), calibration)
 
 
-def expected_scores(head: Head, all_rows: Everything, layer: int) -> Tensor:
+def expected_scores(head: EmbeddingHead, all_rows: Everything, layer: int) -> Tensor:
     """The score that a row of each class has on average by the two Gaussians, (k,)."""
     sums, within = head.sums, head.spreads[layer]
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
@@ -303,7 +305,7 @@ def expected_scores(head: Head, all_rows: Everything, layer: int) -> Tensor:
     return far_from_everything(means, all_rows, none) + spread_around - spread_within
 
 
-def layers_for(head: Head) -> tuple[int, ...]:
+def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
     """The layers that classify well alone: by the loss on rows left out, of all steps."""
     ways = candidates(len(head.sums.means))
     if head.trials.rows == 0:
@@ -313,7 +315,7 @@ def layers_for(head: Head) -> tuple[int, ...]:
     return tuple(i for i, loss in enumerate(losses) if loss <= min(losses) + CLOSE)
 
 
-def left_out_scores(head: Head, each: Sequence[Everything], rows: Tensor, targets: Tensor) -> Calibration:
+def left_out_scores(head: EmbeddingHead, each: Sequence[Everything], rows: Tensor, targets: Tensor) -> Calibration:
     """Scores of labelled rows for their own class, as of rows that nobody has seen."""
     sums, picked = head.sums, tried_rows(head.sums, targets)
     x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []

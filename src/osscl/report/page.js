@@ -384,7 +384,10 @@ addEventListener("resize", () => {
   render();
 });
 addEventListener("beforeprint", () => {
-  for (const part of all(".part:not(#runs)")) part.open = true;
+  for (const part of all(".part:not(#runs)")) {
+    part.open = true;
+    if (SECTIONS[part.id]) drawSection(part.id); // the toggle event comes too late for the print
+  }
 });
 
 // ----- light and dark, and a page that is watched
