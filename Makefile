@@ -42,7 +42,7 @@ wheel: .venv/tested
 	touch $@
 
 .venv/complete: .venv/tested
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,ray,tune,track,docs]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,photos,hub,ray,tune,track,docs]"
 	touch $@
 
 .venv/docs: .venv/installed

@@ -16,7 +16,7 @@ from osscl.agent import embeddings
 from osscl.agent.embedding_store import RECORD, EmbeddingStore
 from osscl.agent.embeddings import embed_images, embed_paths, file_key, open_store
 from osscl.agent.embeddings_ray import embed_on_ray
-from osscl.errors import DataError, Occupied, SpecError, UserError
+from osscl.errors import DataError, Locked, SpecError, UserError
 from osscl.vision.preprocessing import Preprocessing
 from osscl.vision.pretrained import default_encoder
 
@@ -302,7 +302,7 @@ def test_a_store_that_is_locked_is_told_in_one_line(store, monkeypatch):
     holder.start()
     thread_has_it.wait()
     try:
-        with pytest.raises(Occupied, match="is locked by another process"):
+        with pytest.raises(Locked, match="is locked by another process"):
             store.append(keys_of(11)[10:], values_of(1))
     finally:
         let_go.set()

@@ -26,13 +26,13 @@ from osscl.errors import Diverged
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import SMOKE, Progress
 from osscl.paper.score import measured
-from osscl.runs.checkpoint import Options, occupied
+from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import refuse_divergent_loss
 from osscl.runs.model import load
 from osscl.runs.record import read_records
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, configuration, experiment, make_spec, spec_from_plain
-from osscl.storage import read_state, write_state
+from osscl.storage import locked, read_state, write_state
 
 OSSCL = [sys.executable, "-m", "osscl"]
 TINY = ["--schedule", "smoke", *(f"--set=schedule.{field}" for field in ("name=tiny", "max_updates=1", "row_cap=64"))]
@@ -608,7 +608,7 @@ def test_runs_can_be_chosen_by_schedule(osscl, refused, copied, tmp_path):
 def test_runs_tells_running_from_unfinished_runs(osscl, checkpoint):
     shown = osscl("runs")[1]
     assert "digits / letters, 3 labels, M=30: labels-only, tiny, seed 0" in shown and "unfinished" in shown
-    with occupied(checkpoint.parent):
+    with locked(checkpoint.parent):
         shown = osscl("runs")[1]
         assert "running" in shown and "unfinished" not in shown and "resume" not in shown
     assert "resume: " in osscl("runs")[1]

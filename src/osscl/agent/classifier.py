@@ -31,10 +31,10 @@ from osscl.config import plain
 from osscl.device import pick_device
 from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError
 from osscl.methods.base import Progress, Schedule
-from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, occupied, set_aside_on_divergence
+from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
 from osscl.runs.model import Prediction, read_entry
-from osscl.storage import write_state
+from osscl.storage import locked, write_state
 from osscl.vision.augment import Augmentation
 from osscl.vision.pretrained import LITE0, PretrainedEncoder, lite0_weights, load_encoder
 
@@ -351,7 +351,7 @@ class ContinualClassifier:
     def save(self, folder: str | Path) -> None:
         """Write the agent to a folder; models of earlier steps are kept there under their number."""
         target, _ = Path(folder), self.model
-        with contextlib.nullcontext() if self.folder == target else occupied(target):
+        with contextlib.nullcontext() if self.folder == target else locked(target):
             if model_file(target).exists():
                 there, ours = require_agent(read_entry(target, tensors=False), model_file(target)), self._contents()
                 before = contents_of(there)
@@ -394,7 +394,7 @@ class ContinualClassifier:
         place, options = Path(folder), options or Options()
         checkpointer = Checkpointer(place, options, self.device, self.entry)
         previous = self.folder, self.keep, self.watcher
-        with occupied(place), set_aside_on_divergence(place):
+        with locked(place), set_aside_on_divergence(place):
             self._require_same_agent(place)
             self.folder, self.keep, self.watcher = place, checkpointer.maybe_checkpoint, options.watcher
             try:

@@ -24,7 +24,7 @@ import filelock
 import numpy as np
 
 from osscl.data.images import Array
-from osscl.errors import DataError, Occupied, UserError
+from osscl.errors import DataError, Locked, UserError
 from osscl.storage import write_text
 
 FORMAT = 1
@@ -129,7 +129,7 @@ class EmbeddingStore:
             with self._lock:
                 yield
         except filelock.Timeout:
-            raise Occupied(f"{self.folder} is locked by another process") from None
+            raise Locked(f"{self.folder} is locked by another process") from None
         except OSError as error:
             raise UserError(f"cannot write embeddings to {self.folder}: {error.strerror}") from None
 

@@ -18,9 +18,8 @@ from osscl.agent.inputs import StepInput
 from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
-from osscl.runs.checkpoint import occupied
 from osscl.runs.model import read_entry
-from osscl.storage import SUFFIX, aside, read_state, set_aside, write_text
+from osscl.storage import SUFFIX, atomic_write, locked, read_state, set_aside, write_text
 
 FORMAT = 2  # of an agent's files; those of osscl 0.1.0 have no number
 
@@ -186,7 +185,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
     name = name.removesuffix(SUFFIX)
     if name not in earlier:
         raise unknown("model", name, earlier or ("none yet",))
-    with occupied(folder):
+    with locked(folder):
         try:
             require_loadable(require_agent(read_entry(folder, name), earlier[name]))
         except OTHER_VERSION as error:
@@ -200,7 +199,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
 
 
 def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[str, Any] | None:
-    """The checkpoint of this very step; a checkpoint of another step is set aside, of a finished one deleted."""
+    """The checkpoint of this very step; a checkpoint of another step is set atomic_write, of a finished one deleted."""
     checkpoint = checkpoint_file(folder)
     if not checkpoint.is_file():
         return None
@@ -230,5 +229,5 @@ def keep_earlier(folder: Path, learned: list[str]) -> None:
 
 def _copy(file: Path, name: Path) -> None:
     """A real copy, written atomically: with a hard link, a later write to one name would change both."""
-    with aside(name) as draft:
+    with atomic_write(name) as draft:
         shutil.copyfile(file, draft)

@@ -14,7 +14,7 @@ import typer
 
 from osscl.cli.options import Device
 from osscl.cli.run import Changes
-from osscl.errors import Occupied, Stopped, UserError
+from osscl.errors import Locked, Stopped, UserError
 from osscl.text import printable
 
 if TYPE_CHECKING:
@@ -253,10 +253,11 @@ def _teach(
 ) -> None:  # fmt: skip
     from osscl.cli.inspect import show_history
     from osscl.cli.show import quoted, watching
-    from osscl.runs.checkpoint import Options, is_occupied
+    from osscl.runs.checkpoint import Options
+    from osscl.storage import is_locked
 
-    if is_occupied(folder):
-        raise Occupied(f"{folder} is locked by another process")
+    if is_locked(folder):
+        raise Locked(f"{folder} is locked by another process")
     _require_names(labeled)
     started = time.monotonic()
     with _remembered(folder):

@@ -36,7 +36,7 @@ def inspect(
     """Show what an agent has learned, and its accuracy on folders of labelled images."""
     from osscl.agent.classifier import ContinualClassifier
     from osscl.agent.store import checkpoint_file, earlier_models, is_interrupted, model_file, read_command
-    from osscl.runs.checkpoint import is_occupied
+    from osscl.storage import is_locked
 
     if format not in ("table", "json"):
         raise unknown("format", format, ("table", "json"))
@@ -61,7 +61,7 @@ def inspect(
         typer.echo("nothing learned yet")
     if earlier := [*earlier_models(agent)]:
         typer.echo(f"earlier models (see `osscl back`): {', '.join(earlier)}")
-    if is_occupied(agent):
+    if is_locked(agent):
         typer.echo("another process is teaching this agent")
     elif interrupted:
         typer.echo(f"a step was interrupted: resume it with: {command or 'the same command'}")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from osscl.config import content_id
-from osscl.errors import Diverged, Occupied, SpecError, Stopped, UserError, unknown
+from osscl.errors import Diverged, Locked, SpecError, Stopped, UserError, unknown
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.record import RunRecord, read_record, write_record
 from osscl.runs.run import refuse_missing_sets, run
@@ -81,20 +81,20 @@ def _here(specs: Sequence[RunSpec], options: Options, watch: Watch | None) -> It
     started, failed = time.monotonic(), Failures(len(specs))
     waiting = list(specs)
     for last in (False, True):  # another process may finish a run while the others are running
-        occupied = []
+        locked_specs = []
         for spec in waiting:
             left = options.max_minutes
             if left is not None:
                 left = max(0.0, left - (time.monotonic() - started) / 60)
             try:
                 yield run_one(spec, replace(options, max_minutes=left), watch)
-            except Occupied as error:
-                occupied.append(spec)
+            except Locked as error:
+                locked_specs.append(spec)
                 if last or len(specs) == 1:
                     failed.add(spec, error)
             except Diverged as error:
                 failed.add(spec, error)
-        waiting = occupied
+        waiting = locked_specs
     failed.raise_any()
 
 
@@ -112,7 +112,7 @@ class Failures:
     def raise_any(self) -> None:
         if self.errors:
             reasons = "; ".join(f"{name}: {error}" for name, error in self.errors.items())
-            kind = Occupied if all(isinstance(error, Occupied) for error in self.errors.values()) else Diverged
+            kind = Locked if all(isinstance(error, Locked) for error in self.errors.values()) else Diverged
             raise kind(f"{len(self.errors)} of {self.runs} runs failed: {reasons}")
 
 
@@ -194,7 +194,7 @@ def _task(
     torch.set_num_threads(surroundings["threads"])  # sums over several threads differ in their last bits
     try:
         return run_one(spec, options, watch)
-    except (Diverged, Occupied) as error:
+    except (Diverged, Locked) as error:
         return error
 
 

@@ -14,7 +14,7 @@ from osscl.config import from_plain, plain
 from osscl.data.folders import image_files, read_images
 from osscl.data.images import as_tensor
 from osscl.device import pick_device, precision_of
-from osscl.errors import OTHER_VERSION, DataError, UserError, memory_told
+from osscl.errors import OTHER_VERSION, DataError, UserError, as_memory_error
 from osscl.methods import METHODS, method_class
 from osscl.methods.base import Discerning, FeatureExtractor, Method, Runtime, Schedule, Setting
 from osscl.runs.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
@@ -47,7 +47,7 @@ def agent_of(saved: Mapping[str, Any], runtime: Runtime, method: type | None = N
     config = config_from_plain(made["method"], getattr(method, "Config", None))
     images, augmentation = from_plain(ImageFormat, saved["images"]), from_plain(Augmentation, saved["augmentation"])
     setting = Setting(images, augmentation, saved["memory"], made["seed"], from_plain(Schedule, made["schedule"]))
-    with memory_told():
+    with as_memory_error():
         agent: Method = (method or method_class(config))(config, setting, runtime)
         agent.load_state(saved["method"])
     return agent, setting, config
