@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
+import osscl
 from osscl.agent import photos, store
 from osscl.agent.classifier import ContinualClassifier, learner_from_entry
 from osscl.agent.sorting import predict_embedded
@@ -148,6 +149,8 @@ def test_other_weights_are_refused(tmp_path, monkeypatch):
     made = two_steps()
     made.save(tmp_path)
     assert difference(vars(ContinualClassifier.load(tmp_path).predict(pile())), vars(made.predict(pile()))) is None
+    with pytest.raises(DataError, match=r"use osscl\.ContinualClassifier\.load"):
+        osscl.load(tmp_path)
     monkeypatch.setattr(photos, "load_encoder", lambda *_: Quarters("other"))
     with pytest.raises(DataError, match="quarters has other weights than the agent was trained with"):
         ContinualClassifier.load(tmp_path)
@@ -305,7 +308,9 @@ def test_the_life_of_an_agent_as_the_page_tells_it(real_encoder, typed, refuses,
     """The commands under "Try it", as printed: fit, update, predict, inspect, sort, naming a group, changes, back."""
     import subprocess
 
-    for command in commands_in("docs/own-images.md", "## Try it"):
+    commands = commands_in("docs/own-images.md", "## Try it")
+    assert commands_in("README.md", "## Your own photos") == commands[:6]
+    for command in commands:
         if command[0] == "osscl":
             code, shown, errors = typed(*command[1:])
             assert code == 0, (command, errors)

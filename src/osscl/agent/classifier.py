@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 
@@ -15,7 +15,6 @@ from osscl.agent.recipe import make_recipe
 from osscl.agent.store import (
     FORMAT,
     LearnedStep,
-    StepOutcome,
     checkpoint_file,
     checkpoint_of_step,
     contents_of,
@@ -39,37 +38,6 @@ from osscl.vision.augment import Augmentation
 from osscl.vision.pretrained import LITE0, PretrainedEncoder, lite0_weights, load_encoder
 
 SCRATCH = "scratch"
-
-
-class Learner(Protocol):
-    """What learns inside an agent: networks trained from scratch, or statistics of a pretrained encoder."""
-
-    keep: Callable[[bool], None] | None  # called at moments when the state may be saved
-    progress: Callable[[Progress], None] | None
-
-    def check(self, images: Any, labels: Sequence[Any], unlabeled: Any) -> Any: ...
-
-    def digests(self, images: Any) -> tuple[int, ...]: ...
-
-    def require_first(self, given: Any) -> None: ...
-
-    def require_format(self, given: Any) -> None: ...
-
-    def require_next(self, given: Any, known: Sequence[str]) -> None: ...
-
-    def begin(self, given: Any) -> None: ...
-
-    def learn(self, given: Any, index: int, known: Sequence[str]) -> StepOutcome: ...
-
-    def snapshot(self) -> Callable[[], None]: ...  # returns a function that restores the learner
-
-    def model(self, class_names: Sequence[str]) -> Any: ...
-
-    def entry(self, class_names: Sequence[str]) -> dict[str, Any]: ...
-
-    def is_same(self, entry: dict[str, Any]) -> bool: ...
-
-    def resume(self, entry: dict[str, Any]) -> None: ...
 
 
 class ContinualClassifier:
@@ -99,7 +67,7 @@ class ContinualClassifier:
             schedule = schedule or default_schedule(self.device)
             augmentation = "photos" if augmentation is None else augmentation
             recipe = make_recipe(method or "ursl-plus", schedule, changes, memory, seed, augmentation)
-            self.learner: NetworkLearner | PhotoLearner = NetworkLearner(recipe, self.device)
+            self.learner: NetworkLearner | PhotoLearner = NetworkLearner(recipe, self.device)  # same methods
         else:
             loaded = load_encoder(encoder, self.device) if isinstance(encoder, str | Path) else encoder
             settings = PhotoSettings(loaded.name, loaded.content_hash, views, memory, reject)

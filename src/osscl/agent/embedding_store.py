@@ -1,4 +1,4 @@
-"""Embeddings on disk, found by the content of their pictures: memory-mapped, appended to, shared by processes.
+"""A store of embeddings on disk, keyed by picture content: memory-mapped, append-only, safe for several processes.
 
 A store is a folder for one encoder and one number of views:
 
@@ -38,7 +38,7 @@ class EmbeddingStore:
     """The embeddings of one encoder and one number of views, in a folder of their own."""
 
     def __init__(self, root: Path, content_hash: str, dim: int, views: int = 1) -> None:
-        """Open the store, or begin it; stores of several encoders share a root."""
+        """Open or create the store; stores of several encoders share a root."""
         self.folder = root / f"{content_hash[:16]}-{views}"
         self.content_hash, self.dim, self.views = content_hash, dim, views
         self._row_bytes = 4 * dim * views
@@ -101,7 +101,7 @@ class EmbeddingStore:
         return self._index.key(row)
 
     def refresh(self) -> None:
-        """Take in what other processes have added."""
+        """Read rows that other processes have added."""
         self._read_new_records()
 
     def keys(self) -> Array:

@@ -1,4 +1,4 @@
-"""Pictures to embeddings, each once: decoded and embedded as a stream, cached by content in a store."""
+"""Embed pictures, each content once: decoded and embedded as a stream, and cached in a store."""
 
 import hashlib
 import os
@@ -47,7 +47,7 @@ class Embedded:
     indices: Array  # int64 (n,): which of the given pictures were embedded, in order
     rows: Array  # int64 (n,): their rows in the store
     skipped: tuple[Skipped, ...] = ()
-    notes: tuple[str, ...] = ()  # what was changed or odd, one line a kind
+    notes: tuple[str, ...] = ()  # conversions and oddities, one line each kind
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -123,18 +123,18 @@ def embed_images(
 
 
 def file_key(content: bytes) -> bytes:
-    """By which the store knows the picture in a file."""
+    """The key of an image file's content."""
     return hashlib.blake2b(content, digest_size=KEY).digest()
 
 
 def pixels_key(image: Image.Image) -> bytes:
-    """By which the store knows an RGB picture in memory."""
+    """The key of an RGB picture in memory."""
     return hashlib.blake2b(image.tobytes(), digest_size=KEY, person=b"%dx%d" % image.size).digest()
 
 
 @dataclass(frozen=True)
 class Source:
-    """A picture that is known by its key, and decoded only if it must be."""
+    """A picture with its key; it is decoded only if needed."""
 
     key: bytes
     decode: Callable[[], Picture]
@@ -142,7 +142,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker has made of a picture: its row, or what is to be stored, or why there is neither."""
+    """A worker's result: the row in the store, or what must be stored, or a problem."""
 
     key: bytes = b""
     row: int = NEW
@@ -152,7 +152,7 @@ class Work:
 
 
 def work_on(source: Callable[[], Source], encoder: PretrainedEncoder, views: int, find: Callable[[bytes], int]) -> Work:
-    """What is done with one picture, in whatever thread or process."""
+    """Find or embed one picture, in any thread or process."""
     try:
         found = source()
         if (row := find(found.key)) != NEW:
@@ -167,7 +167,7 @@ def work_on(source: Callable[[], Source], encoder: PretrainedEncoder, views: int
 
 @dataclass
 class Collector:
-    """Gathers work in the order of the pictures, writes it in batches, and knows in the end where everything is."""
+    """Collects results in the order of the pictures and writes new rows in batches."""
 
     encoder: PretrainedEncoder
     store: EmbeddingStore
@@ -198,11 +198,11 @@ class Collector:
             self.write()
 
     def find(self, key: bytes) -> int:
-        """The row of a picture that need not be embedded, as workers ask for it."""
+        """The row of a picture, or WAITING if it is embedded but not yet written."""
         return WAITING if key in self.waiting else self.store.find(key)
 
     def write(self) -> None:
-        """Store what is waiting; pictures that other workers found meanwhile are found now."""
+        """Store the waiting rows, then look up the rows of pictures that waited for them."""
         if self.waiting:
             made = torch.stack([*self.waiting.values()])
             if made.ndim > 3:  # pixels (n, views, 3, height, width)

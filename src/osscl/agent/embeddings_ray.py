@@ -1,4 +1,4 @@
-"""A pile embedded on a Ray cluster with Ray Data: the same rows as here, bit for bit, each picture once."""
+"""Embed a pile on a Ray cluster with Ray Data: each picture once, bit-identical to local embeddings."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -81,7 +81,7 @@ def embed_on_ray(
 
 
 class Embedder:
-    """What a worker of the cluster does; the encoder is loaded once in each."""
+    """A worker of the cluster; it loads the encoder once."""
 
     def __init__(self, load: Callable[[], PretrainedEncoder], content_hash: str, views: int, known: Any) -> None:
         self.encoder, self.views = load(), views

@@ -1,4 +1,4 @@
-"""Photographs for encoders: one file to one upright RGB picture, in bounded memory, or one line that says why not."""
+"""Decode photographs for encoders: upright RGB in bounded memory, or an error of one line."""
 
 import io
 import threading
@@ -85,7 +85,7 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
         reason = f"it has more than {_most_pixels():,} pixels"
     except MemoryError:
         reason = "it does not fit into memory"
-    except Exception as error:  # decoders of damaged files raise whatever they come upon
+    except Exception as error:  # decoders of damaged files raise anything
         reason = getattr(error, "strerror", None) or "it is damaged, or no image"
     raise _refusal(path, reason)
 
@@ -105,7 +105,7 @@ def hearing_warnings() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("always", module=r"PIL(\.|$)")
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, and one's own
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large photographs of the user are fine
         warnings.showwarning = heard  # catch_warnings puts the old one back
         yield
 
@@ -139,7 +139,7 @@ def _converted(opened: Image.Image, least: int) -> Picture:
     rgb = _flattened(picture, least)
     try:
         turn = UPRIGHT.get(opened.getexif().get(ORIENTATION, 1))  # after load(): TIFFs are turned by it
-    except Exception:  # of damaged metadata, whatever its reader comes upon
+    except Exception:  # readers of damaged metadata raise anything
         turn = None
         notes.append("damaged EXIF data, orientation unknown")
     heard: list[str] = _heard.words

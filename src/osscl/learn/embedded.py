@@ -1,4 +1,4 @@
-"""Classifying fixed embeddings of a frozen encoder from sums that are carried from step to step.
+"""Heads on embeddings of a frozen encoder, fitted from sums that are carried from step to step.
 
 An embedding is a row made of parts ("layers"), for instance pooled features of several depths of one network; each
 part is brought to unit length. Per class a count and a mean are kept, and one scatter matrix about the class means for
@@ -22,7 +22,7 @@ BASELINE_SHRINKAGE = 0.3
 TEMPERATURES = tuple(2.0**i for i in range(-10, 5))
 COSINE_SCALE = 64.0  # logits of class means before the temperature
 FLOOR = 1e-4  # variance added per unit of length spread over all directions, where classes have no spread of their own
-DOUBT = 0.5  # mistakes more than were seen in trials: a few rows without one are no proof of certainty
+DOUBT = 0.5  # mistakes added to those in trials: a few rows without a mistake do not prove certainty
 MOST_TRIED = 2000  # labelled rows that are left out one by one
 ROWS_LEFT_OUT = 256
 
@@ -36,7 +36,7 @@ def split_layers(rows: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class ClassSums:
-    """All labelled rows ever met, as sums: nothing here is the embedding of one image, except a class of one image.
+    """All labelled rows so far, as sums; no embedding of a single image, unless a class has only one.
 
     Takes 4 (k + d / 2) d bytes for k classes and each layer of d numbers when stored by `state`.
     """
@@ -68,14 +68,14 @@ class ClassSums:
         return ClassSums(names, counts, tuple(means), tuple(scatters), degrees)
 
     def _as(self, names: tuple[str, ...]) -> "ClassSums":
-        """The same in another order of classes, with empty classes where a name is new."""
+        """The same sums in another order of classes; new names get empty classes."""
         place = torch.tensor([self.names.index(n) if n in self.names else len(self.names) for n in names])
         counts = torch.cat((self.counts, self.counts.new_zeros(1)))[place]
         means = tuple(torch.cat((mean, mean.new_zeros(1, mean.shape[1])))[place] for mean in self.means)
         return replace(self, names=names, counts=counts, means=means)
 
     def without(self, name: str) -> "ClassSums":
-        """Forget a class: its count and mean go, and its share of the scatter as far as the sum of all can tell."""
+        """Forget a class: its count, its mean, and its expected share of the pooled scatter."""
         gone = self.names.index(name)
         rows, left = float(self.counts[gone]), [i for i in range(len(self.names)) if i != gone]
         degrees = max(self.degrees - max(rows - 1, 0.0), 0.0)
@@ -84,7 +84,7 @@ class ClassSums:
         return ClassSums(tuple(self.names[i] for i in left), self.counts[left], means, scatters, degrees)
 
     def without_row(self, row: Tensor, name: str) -> "ClassSums":
-        """The sums without one row (sum of widths,) of a class; a class whose only row it is goes with it."""
+        """The sums without one row (sum of widths,) of a class, and without the class if that was its only row."""
         place = self.names.index(name)
         n = float(self.counts[place])
         if n <= 1:
@@ -103,14 +103,14 @@ class ClassSums:
         return ClassSums(self.names, counts, tuple(means), tuple(scatters), max(self.degrees - 1, 0.0))
 
     def renamed(self, old: str, new: str) -> "ClassSums":
-        """The same class under another name; a name that exists is refused (see `merged`)."""
+        """Rename a class; an existing name is refused (see `merged`)."""
         if new in self.names:
             raise ValueError(f"class {new!r} exists")
         self.names.index(old)
         return replace(self, names=tuple(new if name == old else name for name in self.names))
 
     def merged(self, gone: str, into: str) -> "ClassSums":
-        """Two classes as one, exactly as if all rows had been labelled `into`."""
+        """Merge two classes, exactly as if all rows had been labelled `into`."""
         if gone == into:
             raise ValueError("a class cannot be merged with itself")
         one = self.names.index(gone)
@@ -246,7 +246,7 @@ def distances(rows: Tensor, means: Tensor, spread: Spread, shrinkage: float) -> 
 def left_out_distances(
     rows: Tensor, targets: Tensor, counts: Tensor, means: Tensor, spread: Spread, shrinkage: float
 ) -> Tensor:
-    """As `distances`, each row judged as if it had not been among the rows behind means and scatter.
+    """As `distances`, with each row left out of the means and the scatter.
 
     Exact, by a rank-one change of the inverse. A class without another row is infinitely far from its only row.
     """
@@ -278,7 +278,7 @@ def _left_out_chunk(x: Tensor, own: Tensor, counts: Tensor, m: Tensor, spread: S
 
 @dataclass(frozen=True)
 class Trials:
-    """How candidates did on labelled rows that were left out one by one, summed over steps."""
+    """Results of candidates on labelled rows that were left out one by one, summed over steps."""
 
     loss: Tensor  # (candidates, temperatures) summed cross entropy
     right: Tensor  # (candidates,)
@@ -314,7 +314,7 @@ class EmbeddingHead:
         return self.sums.names
 
     def logits(self, rows: Tensor, candidate: Candidate | None = None) -> Tensor:
-        """Of rows (n, sum of widths), (n, k); by the chosen candidate, or by another one to compare with."""
+        """Logits (n, k) of rows (n, sum of widths), by the chosen candidate or by another one."""
         x = split_layers(rows, self.sums.widths)
         way = candidate or self.chosen
         if way.shrinkage is None:
@@ -323,7 +323,7 @@ class EmbeddingHead:
         return -0.5 * torch.stack(parts).sum(0)
 
     def predict_proba(self, rows: Tensor) -> Tensor:
-        """Probabilities (n, k), with the temperature that suited rows left out."""
+        """Probabilities (n, k), at the temperature that fits left-out rows best."""
         return (self.temperature * self.logits(rows)).softmax(1)
 
     def top(self, rows: Tensor, number: int = 3) -> tuple[Tensor, Tensor]:
@@ -332,7 +332,7 @@ class EmbeddingHead:
         return found.values, found.indices
 
     def history(self) -> dict[str, object]:
-        """What was chosen, with the left-out accuracy of it and of the two baselines."""
+        """The choice, with its left-out accuracy and that of the two baselines."""
         ways, rows = candidates(len(self.sums.means)), max(self.trials.rows, 1)
         shown = (self.chosen, MEANS, DISCRIMINANTS)
         right = {str(way): float(self.trials.right[ways.index(way)]) / rows for way in shown}
@@ -344,7 +344,7 @@ def _cosines(x: Tensor, means: Tensor) -> Tensor:
 
 
 def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: Trials | None = None) -> EmbeddingHead:
-    """The head that did best on rows left out: `rows` (n, width) of this step, which are in `sums` already.
+    """Choose the head that is best on left-out rows: `rows` (n, width) of this step, which are in `sums` already.
 
     `targets` (n,) index `sums.names`. Earlier steps count by their trials, in which later classes had no part.
     """
@@ -378,7 +378,7 @@ def _trial_loss(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def tried_rows(sums: ClassSums, targets: Tensor) -> Tensor:
-    """Rows that can be left out, (m,): of classes with another one, and evenly chosen where there are too many."""
+    """Rows that can be left out, (m,): of classes with at least two, evenly sampled if there are too many."""
     able = (sums.counts[targets] > 1).nonzero().squeeze(1)
     return able[torch.linspace(0, max(len(able) - 1, 0), min(len(able), MOST_TRIED)).long()]
 

@@ -1,4 +1,4 @@
-"""Groups of embeddings that may be kinds to come; how many is found from the data where nobody says."""
+"""Group embeddings of unknown images; the number of groups is found from the data unless it is given."""
 
 import math
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from torch import Tensor
 from osscl.learn.embedded import EmbeddingHead, split_layers
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
-FEWEST = 6  # rows below which there is one group
-MOST_GROUPS = 40  # that are looked for where nobody says how many
-MOST_ROWS = 2000  # that are held against each other; the others join the nearest group
+FEWEST = 6  # fewer rows are one group
+MOST_GROUPS = 40  # searched unless the number is given
+MOST_ROWS = 2000  # compared with each other; the others join the nearest group
 MOST_TURNED = 512  # rows that principal directions are found from
 DIRECTIONS = 24  # principal directions that are compared
 PENALTY = 2.0  # on further groups; 1 would be the usual one
@@ -23,7 +23,7 @@ ROUNDS = 10  # of k-means after the tree
 
 
 def comparable(head: EmbeddingHead, rows: Tensor, layers: Sequence[int] | None = None) -> Tensor:
-    """Rows (n, sum of widths) where what varies within the classes met counts little: (n, sum of chosen widths)."""
+    """Rows (n, sum of widths) whitened by the within-class covariance: (n, sum of chosen widths)."""
     x, parts = split_layers(rows, head.sums.widths), []
     for layer in range(min(LAYERS, len(x))) if layers is None else layers:
         spread = head.spreads[layer]
@@ -32,7 +32,7 @@ def comparable(head: EmbeddingHead, rows: Tensor, layers: Sequence[int] | None =
 
 
 def group(rows: Tensor, groups: int | None = None) -> Tensor:
-    """The group of each row (n, d), (n,) from 0, the largest first; as many as told, or as suit the rows best.
+    """The group of each row (n, d), (n,) from 0, the largest first; as many as given, or as fit the rows best.
 
     Ward's tree on at most MOST_ROWS rows, refined by k-means; the number is that of the best `criterion`. Every
     other row joins the nearest group, so time and memory are linear in n. The same rows always give the same groups.
@@ -94,7 +94,7 @@ class _Directions:
 
 
 def evenly(n: int, most: int) -> Tensor:
-    """At most so many of n rows, evenly spread."""
+    """At most `most` of n row numbers, evenly spaced."""
     return torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).long()
 
 

@@ -1,7 +1,7 @@
-"""Whether an embedding belongs to a class met: a score, and what share of known images scores lower.
+"""Detect unknown images: a score for embeddings, calibrated as the share of known images that score lower.
 
 The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022): how much nearer a row is to a class
-than to everything met, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
+than to the mean of all rows, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ FEW = 40  # scores below which the tail is that of Student's t
 
 @dataclass(frozen=True)
 class PileSums:
-    """Everything unlabelled, as sums, and two numbers an image by which an image of the pile is recognised.
+    """The unlabelled rows as sums, and two numbers per image by which an image of the pile is recognised.
 
     Takes 2 d^2 bytes for each layer and 8 for each image.
     """
@@ -60,7 +60,7 @@ class PileSums:
         return PileSums(total, tuple(means), tuple(scatters), marks[marks[:, 0].argsort()])
 
     def state(self) -> dict[str, Tensor]:
-        """As tensors to store."""
+        """The fields as tensors to store."""
         found = {"count": torch.tensor(self.count), "marks": self.marks}
         for i, (mean, scatter) in enumerate(zip(self.means, self.scatters, strict=True)):
             found[f"mean.{i}"], found[f"scatter.{i}"] = mean, packed(scatter)
@@ -68,7 +68,7 @@ class PileSums:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "PileSums":
-        """What `state` stored."""
+        """Restore what `state` returned."""
         means = tuple(state[f"mean.{i}"] for i in range(sum(key.startswith("mean.") for key in state)))
         scatters = tuple(unpacked(state[f"scatter.{i}"], len(mean)) for i, mean in enumerate(means))
         return cls(int(state["count"]), means, scatters, state["marks"])
@@ -140,7 +140,7 @@ def _inverse(covariance: Tensor) -> Tensor:
 
 
 def far_from_everything(rows: Tensor, all_rows: Everything, copies: Tensor) -> Tensor:
-    """Squared distances (n,) to the middle of everything, as if the row's own `copies` (n,) had not been there."""
+    """Squared distances (n,) to the mean of all rows, computed without the row's own `copies` (n,)."""
     off, n = rows - all_rows.middle, all_rows.count
     plain = ((off @ all_rows.inverse) * off).sum(1)
     others = (n - copies).clamp(min=1)
@@ -193,7 +193,7 @@ class Calibration:
 
 
 def _moved(before: Calibration, now: Calibration) -> Tensor:
-    """How far scores have moved from one step to the next, (layers,), drawn to 0 as James and Stein do."""
+    """How far scores have moved from one step to the next, (layers,), shrunk to 0 (James and Stein)."""
     a, b = (torch.stack([c.parts[c.owners == i].mean(0) for i in c.owners.unique()]) for c in (before, now))
     freedom = len(a) + len(b) - 2
     if freedom < 1:
@@ -206,14 +206,14 @@ def _moved(before: Calibration, now: Calibration) -> Tensor:
 
 @dataclass(frozen=True)
 class KnownScores:
-    """What known rows score with the layers in use, and which class each is of."""
+    """Scores of known rows with the layers in use, and the class of each."""
 
     names: tuple[str, ...]
     scores: Tensor  # (n,)
     owners: Tensor  # (n,)
 
     def locations(self, names: Sequence[str]) -> Tensor:
-        """Where the scores of each class lie, (k,), drawn towards the mean of all by POOLING rows."""
+        """The mean score of each class, (k,), pooled with the overall mean as if that had POOLING rows."""
         if not len(self.scores):
             return torch.zeros(len(names), dtype=torch.float64)
         middle, found = self.scores.mean(), []
@@ -240,7 +240,7 @@ class KnownScores:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Tells rows of classes met from others."""
+    """Separates rows of known classes from others."""
 
     head: EmbeddingHead
     world: PileSums
@@ -250,7 +250,7 @@ class Unknown:
     calibration: Calibration
 
     def scores(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Score (n,), higher is more like a class met, and the class (n,) that it is nearest to."""
+        """Score (n,), higher is more like a known class, and the nearest class (n,)."""
         sums = self.head.sums
         x, copies = split_layers(rows, sums.widths), copies_in(self.world, marks_of(rows, sums.widths))
         parts = []
@@ -261,24 +261,24 @@ class Unknown:
         return best.values, best.indices
 
     def known(self, rows: Tensor) -> Tensor:
-        """Of each row (n,): the share of known images that look less known than it, in (0, 1)."""
+        """The share of known images that look less known than each row, (n,) in (0, 1)."""
         scores, classes = self.scores(rows)
         return self.known_scores().share_below(scores - self.expected[classes], classes, self.head.names)
 
     def known_scores(self) -> KnownScores:
-        """Of the labelled rows of all steps, with the layers in use, less what is expected of their classes."""
+        """Scores of the labelled rows of all steps with the layers in use, less the expected score of their class."""
         kept = self.calibration
         return KnownScores(kept.names, kept.parts[:, list(self.layers)].sum(1), kept.owners)
 
     def rejects(self, rows: Tensor, reject: float = 0.05) -> Tensor:
-        """Whether rows are called unknown, (n,): so are about `reject` of the known ones."""
+        """Whether each row counts as unknown, (n,); about a share `reject` of known rows does."""
         return self.known(rows) < reject
 
 
 def fit_unknown(
     head: EmbeddingHead, world: PileSums, rows: Tensor, targets: Tensor, before: Calibration | None = None
 ) -> Unknown:
-    """Calibrated on the labelled rows of this step, each left out; earlier steps count by the scores that they left."""
+    """Calibrate on the labelled rows of this step, each left out, and on the stored scores of earlier steps."""
     each = tuple(everything(head.sums, world, layer) for layer in range(len(head.sums.means)))
     expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
     found = left_out_scores(head, each, rows, targets)
@@ -306,7 +306,7 @@ def expected_scores(head: EmbeddingHead, all_rows: Everything, layer: int) -> Te
 
 
 def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
-    """The layers that classify well alone: by the loss on rows left out, of all steps."""
+    """The layers that classify well on their own, by the left-out loss over all steps."""
     ways = candidates(len(head.sums.means))
     if head.trials.rows == 0:
         return (0,)
@@ -316,7 +316,7 @@ def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
 
 
 def left_out_scores(head: EmbeddingHead, each: Sequence[Everything], rows: Tensor, targets: Tensor) -> Calibration:
-    """Scores of labelled rows for their own class, as of rows that nobody has seen."""
+    """Scores of labelled rows for their own class, each left out."""
     sums, picked = head.sums, tried_rows(head.sums, targets)
     x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
     once = torch.ones(len(y), dtype=torch.float64)

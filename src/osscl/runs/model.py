@@ -154,6 +154,8 @@ def read_spec(folder: Path) -> RunSpec:
 def load(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
     """Load the model in a run folder. `method` is the class of your own method, with its `Config`."""
     saved = read_entry(Path(folder))
+    if "knowledge" in saved:
+        raise DataError(f"{folder} is an agent with a pretrained encoder: use osscl.ContinualClassifier.load")
     where = pick_device(device)
     kind = saved.get("spec", {}).get("method", {}).get("type")
     if method is None and isinstance(kind, str) and kind not in METHODS:

@@ -1,4 +1,4 @@
-"""Vision models in Hugging Face layout as frozen encoders; `transformers` builds the network, we prepare the pictures.
+"""Vision models in Hugging Face layout as frozen encoders: `transformers` builds the network, we prepare the images.
 
 The embedding is the model's `pooler_output` where it has one (for a ViT the projected class token, for DINOv2 and
 DINOv3 the class token, for SigLIP its attention pooling, for ConvNeXt the mean over positions). A model without one, or
@@ -145,7 +145,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _quietly(transformers: Any) -> Iterator[None]:
-    """What a load report would say is checked, and told in one line."""
+    """Silence the load report; its findings are checked and reported in one line."""
     log = transformers.utils.logging
     before, bar = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity(log.CRITICAL)

@@ -1,4 +1,4 @@
-"""Encoders trained elsewhere, frozen: one protocol, and the names under which they are loaded."""
+"""Pretrained, frozen encoders: one protocol, and how they are loaded by name."""
 
 import hashlib
 import importlib.util
@@ -182,7 +182,7 @@ def _read_lite0(path: Path) -> EfficientNetLite0:
         return efficientnet_lite0(torch.load(path, map_location="cpu", weights_only=True))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except Exception as error:  # of a damaged archive, whatever its reader comes upon
+    except Exception as error:  # a damaged archive can raise anything
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({reason}): install {LITE0_PACKAGE} again") from None
 
