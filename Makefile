@@ -7,8 +7,8 @@ demo: .venv/installed
 	$(BIN)/osscl demo
 
 test: types
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests docs/conf.py docs/make_pictures.py docs/_ext
+	$(BIN)/ruff check src tests docs/conf.py docs/make_pictures.py docs/_ext
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 types: .venv/tested
@@ -50,4 +50,4 @@ wheel: .venv/tested
 	touch $@
 
 clean:
-	rm -rf .venv build dist build-env src/*.egg-info
+	rm -rf .venv build dist build-env src/*.egg-info docs/reference/commands docs/reference/python

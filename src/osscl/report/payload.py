@@ -114,7 +114,7 @@ def entry_numbers(entry: Entry, pictures: Pictures) -> Json:
         "met": [len(step.new_classes) for step in first.steps],
         "confusion": first.confusion,
         "phases": _phase_minutes(timed),
-        "kept": [],  # bytes derived from past data; no record carries them yet
+        "kept": [run.memory_bytes for run in entry.runs if run.memory_bytes is not None],
         "minutes": [_rounded(run.minutes, 3) for run in timed],
         "peak": [run.made_by.peak_memory for run in entry.runs],
         "runs": [_made(run) for run in entry.runs],

@@ -20,7 +20,7 @@ from osscl.data.images import ImageBank
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
 from osscl.methods import METHODS, method_name
-from osscl.methods.base import Method, Progress, Runtime, Setting
+from osscl.methods.base import Method, Progress, Runtime, Setting, bytes_kept
 from osscl.runs.checkpoint import Options, Position, RunCheckpointer, set_aside_on_divergence
 from osscl.runs.evaluate import evaluate, judge_gate, judge_known, refuse_divergence, refuse_divergent_loss
 from osscl.runs.model import save_model
@@ -168,6 +168,7 @@ def make_record(
         content=stream.content,
         steps=tuple(position.steps),
         made_by=made_by,
+        memory_bytes=bytes_kept(agent),
     )
 
 
