@@ -12,7 +12,8 @@ from osscl.errors import DataError, SpecError
 from osscl.methods.base import DEMO, Schedule
 from osscl.paper.cells import Cell, Measure
 from osscl.runs.engine import reference_key
-from osscl.runs.record import RunRecord, is_retimed, read_record, record_files
+from osscl.runs.index import read_files
+from osscl.runs.record import RunRecord, is_retimed, record_files
 from osscl.runs.spec import RunSpec
 
 Records = Mapping[str, RunRecord]  # by id; the second, timed record of a run by `retimed_id(id)`
@@ -36,16 +37,14 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
     problems: list[str] = []
     for folder in folders:
         met = set()  # two folders may hold different records of a run; one folder may not
-        for path in record_files(folder):
-            try:
-                record = read_record(path)
-            except DataError as error:
-                problems.append(f"{error}; move it away to run it again")
+        for path, record in read_files(record_files(folder)):
+            if isinstance(record, DataError):
+                problems.append(f"{record}; move it away to run it again")
                 continue
             first = records.setdefault(record.id, record)
             if is_retimed(first, record):
                 first = records.setdefault(retimed_id(record.id), record)
-            if first != record and record.id in met:
+            if first is not record and record.id in met and first != record:
                 problems.append(f"{path} is another record of {record.id}; the first one counts")
             met.add(record.id)
     return records, problems

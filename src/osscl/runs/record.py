@@ -1,6 +1,7 @@
 """The record of a finished run: one typed value, one JSON file."""
 
 import dataclasses
+import functools
 import json
 import operator
 import os
@@ -10,7 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from osscl import metrics
 from osscl.config import added_later, from_plain, plain
@@ -130,7 +131,17 @@ class RunRecord:
     steps: tuple[StepRecord, ...]
     made_by: Provenance
 
-    @property
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Fields of a record from the index that have not been used yet, see `index.read_files`."""
+            later = self.__dict__.get("later", {})
+            if name not in later:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            object.__setattr__(self, name, later[name]())
+            return self.__dict__[name]
+
+    @functools.cached_property
     def minutes(self) -> float | None:
         """Wall-clock minutes, a cached reference at its original training time; None where times do not count."""
         cached = sum(phase.seconds for step in self.steps for phase in step.phases if phase.cached)
@@ -265,16 +276,16 @@ def _flaw_of_step(step: StepRecord, where: str) -> str:
 
 def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
     """Every record below a folder, once, and one problem per damaged file."""
+    from osscl.runs.index import read_files  # which imports this module
+
     records: dict[str, RunRecord] = {}
     problems = []
-    for path in record_files(folder):
-        try:
-            record = read_record(path)
-        except DataError as error:
-            problems.append(str(error))
+    for path, record in read_files(record_files(folder)):
+        if isinstance(record, DataError):
+            problems.append(str(record))
             continue
         first = records.setdefault(record.id, record)
-        if first != record and not is_retimed(first, record):
+        if first is not record and first != record and not is_retimed(first, record):
             problems.append(f"{path} is another record of {record.id}")
     return list(records.values()), problems
 
