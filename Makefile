@@ -7,8 +7,8 @@ demo: .venv/installed
 	$(BIN)/osscl demo
 
 test: types
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests docs/conf.py docs/make_pictures.py docs/_ext
+	$(BIN)/ruff check src tests docs/conf.py docs/make_pictures.py docs/_ext
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 types: .venv/tested
@@ -42,7 +42,7 @@ wheel: .venv/tested
 	touch $@
 
 .venv/complete: .venv/tested
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,ray,tune,track,docs]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,photos,hub,ray,tune,track,docs]"
 	touch $@
 
 .venv/docs: .venv/installed
@@ -50,4 +50,4 @@ wheel: .venv/tested
 	touch $@
 
 clean:
-	rm -rf .venv build dist build-env src/*.egg-info
+	rm -rf .venv build dist build-env src/*.egg-info docs/reference/commands docs/reference/python

@@ -16,6 +16,7 @@ language = "en"
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",  # "Args:" in docstrings
     "sphinx.ext.viewcode",
     "reference_pages",  # reference/commands and reference/python, from the code
     "repository_links",  # links to source files and records, which lie outside this folder
@@ -26,18 +27,22 @@ exclude_patterns = ["_build", "_ext"]
 myst_enable_extensions = ["colon_fence", "deflist", "strikethrough"]
 myst_heading_anchors = 4  # as on Git hosting: page.md#a-heading
 
+smartquotes = False  # would turn --option into –option
 default_role = "code"
+napoleon_numpy_docstring = False
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"osscl {version}"
 html_static_path = ["_static"]
 html_css_files = ["page.css"]
+html_context = {"default_mode": "auto"}  # light or dark as the system is; a button changes it
 html_copy_source = False
 html_show_sourcelink = False
 html_domain_indices = False

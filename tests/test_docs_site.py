@@ -8,10 +8,12 @@ import subprocess
 import sys
 import xml.dom.minidom
 from pathlib import Path
+from statistics import mean, stdev
 
 import pytest
 from typer.main import get_command
 
+import chromium
 import osscl
 from osscl.cli import app
 from osscl.runs.record import read_records
@@ -80,6 +82,19 @@ def test_one_step_is_a_stepper_that_needs_no_script(site):
     assert len(re.findall(r'class="tile', stepper)) == 200 and "<script" not in stepper
 
 
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium here")
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_one_step_in_a_browser(site, tmp_path, width, dark):
+    with chromium.Browser(tmp_path) as browser:
+        browser.open(site / "concepts.html", width, dark=dark)
+        assert browser.errors == []
+        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for i in range(1, 7):
+            browser.evaluate(f"document.querySelector('label[for=stepper-{i}]').click()")
+            shown = "[...document.querySelectorAll('.stepper ol > li')].map(item => item.offsetHeight > 0)"
+            assert browser.evaluate(shown) == [i == k for k in range(1, 7)]
+
+
 # ----- the pages
 
 
@@ -136,6 +151,18 @@ def test_one_step_on_digits_is_the_demos_record():
     assert f"{gate.passed} of {record.steps[2].unlabeled} images pass τ_id" in page
     assert f"precision {gate.precision_seen:.2f}, recall {gate.recall:.2f}" in page
     assert f"τ_id = {gate.threshold:.2f} and τ_pl = {gate.pseudo_threshold:.2f}" in page
+
+
+def test_the_demos_accuracies_are_those_of_its_records():
+    records = read_records(ROOT / "results" / "demo")[0]
+    shown = re.findall(r"^\| `(.*?)` \| (.*?) \| (.*?) \|$", (DOCS / "start.md").read_text(), re.MULTILINE)
+    for name, accuracy, forgetting in shown:
+        runs = [record for record in records if record.configuration == name]
+        finals = [run.final for run in runs]
+        assert len(runs) == 6
+        assert accuracy == f"{mean(finals):.1f} ± {stdev(finals):.1f}"
+        assert forgetting == f"{mean(run.forgetting for run in runs):.1f}"
+    assert {name for name, *_ in shown} == {record.configuration for record in records}
 
 
 @pytest.mark.parametrize("name", ["method.svg", "one-step.svg"])

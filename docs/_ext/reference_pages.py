@@ -212,10 +212,10 @@ def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
 
 @cache
 def field_comments(kind: type) -> dict[str, str]:
-    """The comment beside or above each field of a dataclass, its base classes included."""
+    """The comment beside or above each declared field of a class, its base classes included."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        if is_dataclass(base) and base.__module__ in sys.modules:
+        if "__annotations__" in vars(base) and base.__module__.startswith("osscl"):
             found |= _comments_in(sys.modules[base.__module__], base.__name__)
     return found
 
@@ -245,13 +245,19 @@ def _comments_in(module: ModuleType, name: str) -> dict[str, str]:
 
 
 def as_restructured_text(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are plain text with Markdown's backticks; a dataclass also lists its fields and their comments."""
+    """Docstrings are plain text with Markdown's backticks; a class also lists its fields and their comments."""
     if inspect.isclass(value) and (value.__doc__ or "").startswith(f"{value.__name__}("):
         lines.clear()  # made by dataclass(), not written
     lines[:] = [_literal(line) for line in lines]
-    if inspect.isclass(value) and is_dataclass(value):
+    if inspect.isclass(value):
         comments = {name: words for name, words in field_comments(value).items() if words}
         lines += ["", *(f"* ``{field}``: {_literal(words)}" for field, words in comments.items())]
+
+
+def skip_fields(app: Sphinx, what: str, name: str, value: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out fields: the signature and the list of comments show them."""
+    is_field = not isinstance(value, property) and getattr(value, "__name__", None) != name
+    return True if what == "class" and is_field else None
 
 
 def _literal(line: str) -> str:
@@ -263,5 +269,6 @@ def _literal(line: str) -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", write_pages)
-    app.connect("autodoc-process-docstring", as_restructured_text)
+    app.connect("autodoc-skip-member", skip_fields)
+    app.connect("autodoc-process-docstring", as_restructured_text, priority=400)  # before napoleon
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -78,7 +78,3 @@ def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
     near = get_close_matches(text.rpartition(".")[2], names, n=1, cutoff=0.5)  # only the last part of a.b is unknown
     hint = f"did you mean {near[0]!r}? " if near else ""
     return SpecError(f"unknown {kind} {text!r}; {hint}allowed: {', '.join(names)}")
-
-
-# Former names, until all callers use the new ones.
-Occupied, memory_told = Locked, as_memory_error

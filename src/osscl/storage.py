@@ -339,6 +339,3 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor | None]) -> Any:
     if isinstance(value, list):
         return [_with_tensors(item, tensors) for item in value]
     return value
-
-
-aside = atomic_write  # former name, until all callers use the new one

@@ -1,66 +1,34 @@
-"""Pictures into folders: known ones by class, unknown ones in groups; nothing is moved, lost or overwritten."""
+"""Sorting: known pictures by class, unknown ones in groups; nothing is moved, lost or overwritten."""
 
 import csv
 import os
 import re
+import time
+from base64 import b64decode
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from osscl.agent import groups
-from osscl.agent.groups import around_their_mean, grouped
-from osscl.agent.sorting import Place, _without_clashes, as_folder, bring, folders_of, new_folder
+from osscl.agent.contact_sheet import MOST_SHOWN, ShownPicture, contact_sheet
+from osscl.agent.sorting import (
+    SortedPicture,
+    _without_clashes,
+    as_folder_name,
+    class_folder_names,
+    new_folder,
+    place_pictures,
+)
 from osscl.data.benchmarks import load_bank
 from osscl.errors import UserError
-from osscl.report.contact import MOST, Picture, contact_sheet
 
 GREY = ["--size", "8", "--grey", "--device", "cpu", "--memory", "20", "--augmentation", "glyphs"]
 
 
-def blobs(*sizes):
-    """Rows about as many corners as there are sizes."""
-    rng = torch.Generator().manual_seed(0)
-    corners = torch.eye(len(sizes), 6)
-    parts = [corners[i] + 0.05 * torch.randn(n, 6, generator=rng) for i, n in enumerate(sizes)]
-    return torch.cat(parts), torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-
-
-def test_rows_that_lie_together_are_a_group_and_the_largest_is_first():
-    rows, truth = blobs(10, 30, 20)
-    assert grouped(rows).tolist() == torch.tensor([2, 0, 1])[truth].tolist()
-    assert torch.equal(grouped(rows), grouped(rows))
-
-
-def test_the_number_of_groups_may_be_told():
-    rows, _ = blobs(10, 30, 20)
-    assert [len(grouped(rows, k).unique()) for k in (1, 2, 5)] == [1, 2, 5]
-    assert grouped(rows[:3], 9).sort().values.tolist() == [0, 1, 2]  # no more than there are rows
-
-
-def test_too_few_or_equal_rows_are_one_group():
-    rows, _ = blobs(3, 4)
-    assert grouped(rows[:1], 3).tolist() == [0]
-    for few in (rows, rows[:1], rows[:0], torch.ones(20, 3)):
-        assert grouped(few).tolist() == [0] * len(few)
-
-
-def test_many_rows_join_the_groups_of_some(monkeypatch):
-    rows, _ = blobs(40, 120, 80)
-    whole = grouped(rows)
-    monkeypatch.setattr(groups, "MOST_ROWS", 60)
-    assert torch.equal(grouped(rows), whole)
-
-
-def test_rows_about_their_mean_are_on_the_sphere():
-    placed = around_their_mean(torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) + 100)
-    torch.testing.assert_close(placed.norm(dim=1), torch.ones(50))
-    assert placed.mean(0).norm() < 0.3  # without the centring all would point one way
-
-
-def test_names_that_meet_get_a_number():
+def test_clashing_names_get_a_number():
     cat, dog = PurePosixPath("cat"), PurePosixPath("dog")
     names = ["a.png", "A.png", "a.png", "a-2.png", ".hidden", ".hidden"]
     found = _without_clashes([cat, cat, dog, cat, cat, cat], names)
@@ -70,18 +38,36 @@ def test_names_that_meet_get_a_number():
     assert again.endswith("é-2.jpg") and len(again.encode()) <= 255
 
 
-def test_any_class_name_makes_a_folder_of_its_own():
-    assert as_folder("a/b\\c") == "a_b_c" and as_folder("..") == "_.." and as_folder(" ") == "_"
-    assert folders_of(["cat"]) == {"cat": "cat", None: "unknown"}
+def test_any_class_name_becomes_a_distinct_folder():
+    assert as_folder_name("a/b\\c") == "a_b_c" and as_folder_name("..") == "_.." and as_folder_name(" ") == "_"
+    assert class_folder_names(["cat"]) == {"cat": "cat", None: "unknown"}
     odd = ["a/b", "a:b", "Unknown", "index.html", "²"]
-    assert [*folders_of(odd).values()] == ["a_b", "a_b-2", "Unknown", "index.html-2", "²", "unknown-2"]
+    assert [*class_folder_names(odd).values()] == ["a_b", "a_b-2", "Unknown", "index.html-2", "²", "unknown-2"]
 
 
-def test_a_contact_sheet_escapes_what_it_shows_and_says_what_it_leaves_out():
+def test_a_contact_sheet_escapes_text_and_limits_pictures():
     path = PurePosixPath("a&b", "<x> #1.png")
-    page = contact_sheet("Q&A", ["a < b"], {"a&b": [Picture(path, "<i>", '"')] * (MOST + 1)})
-    assert "<i>" not in page and "a &lt; b" in page and "Q&amp;A" in page and f"{MOST} of them here" in page
-    assert 'src="a%26b/%3Cx%3E%20%231.png"' in page and page.count("<img") == MOST
+    picture = ShownPicture(path, "<i>", '"', Path("nowhere"))
+    page = contact_sheet("Q&A", ["a < b"], {"a&b": [picture] * (MOST_SHOWN + 1)})
+    assert "<i>" not in page and "a &lt; b" in page and "Q&amp;A" in page and f"the first {MOST_SHOWN} shown" in page
+    assert 'src="a%26b/%3Cx%3E%20%231.png"' in page and page.count("<img") == MOST_SHOWN
+
+
+@pytest.mark.parametrize("name", ["a.ppm", "a.tiff", "a.png", "16bit.png"])
+def test_thumbnails_show_every_format(tmp_path, name):
+    if name.startswith("16"):
+        Image.fromarray(np.full((40, 60), 30000, np.uint16)).save(tmp_path / name)
+    else:
+        Image.new("RGB", (60, 40), "red").save(tmp_path / name)
+    thumbnail = ShownPicture(PurePosixPath(name), "", "", tmp_path / name).thumbnail
+    shown = Image.open(BytesIO(b64decode(thumbnail.partition(",")[2])))
+    assert shown.format == "JPEG" and shown.size == (128, 128)
+
+
+def test_many_equal_names_are_numbered_in_linear_time():
+    started = time.monotonic()
+    names = _without_clashes([PurePosixPath("cat")] * 50_000, ["a.png"] * 50_000)
+    assert len({*names}) == 50_000 and time.monotonic() - started < 20
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +85,25 @@ def shelf(tmp_path_factory):
             found = digits.train.images[digits.train.labels == c][rows]
             for i, image in enumerate(found):
                 Image.fromarray(image[0].numpy()).save(folder / f"{i}.png")
-    changes = ["--set", "reference.epochs_first=8", "--set", "learner.min_updates=40"]
+    changes = [
+        "--set",
+        "reference.min_updates=0",
+        "--set",
+        "reference.epochs_first=8",
+        "--set",
+        "learner.min_updates=40",
+    ]
     taught = ["fit", place / "agent", "--labeled", place / "week1", "--unlabeled", place / "pile", "--schedule", "demo"]
     result = CliRunner().invoke(app, [str(word) for word in [*taught, *changes, *GREY]])
     assert result.exit_code == 0, result.output
     return place
 
 
-def test_every_picture_is_in_one_place_and_none_is_moved(typed, shelf, tmp_path):
+def test_every_picture_is_copied_once_and_none_is_moved(typed, shelf, tmp_path):
     before = {path: path.read_bytes() for path in (shelf / "pile").rglob("*.png")}
     into = tmp_path / "sorted"
     code, shown, _ = typed("sort", shelf / "agent", shelf / "pile", "--into", into, "--device", "cpu")
-    assert code == 0 and "unknown/group-1" in shown and "look at:" in shown and "osscl update" in shown
+    assert code == 0 and "unknown/group-1" in shown and "open:" in shown and "osscl update" in shown
     assert {path: path.read_bytes() for path in (shelf / "pile").rglob("*.png")} == before
     copies = sorted(path.read_bytes() for path in into.rglob("*.png"))
     assert copies == sorted(before.values())
@@ -121,7 +114,7 @@ def test_every_picture_is_in_one_place_and_none_is_moved(typed, shelf, tmp_path)
         assert row["sorted_as"].startswith("unknown/group-" if row["looks_known"] == "false" else f"{row['class']}/")
 
 
-def test_what_was_never_named_is_mostly_unknown_and_lies_together(typed, shelf, tmp_path):
+def test_unlearned_classes_are_mostly_unknown_and_grouped(typed, shelf, tmp_path):
     into = tmp_path / "sorted"
     typed("sort", shelf / "agent", shelf / "pile", "--into", into, "--groups", "2", "--device", "cpu")
     rows = list(csv.DictReader((into / "sorted.csv").open()))
@@ -132,48 +125,50 @@ def test_what_was_never_named_is_mostly_unknown_and_lies_together(typed, shelf, 
     assert all(fullest[c] > 0.7 * unknown[c] * len(of_digit[c]) for c in "23")
 
 
-def test_the_page_shows_files_that_are_there(typed, shelf, tmp_path):
+def test_the_page_shows_existing_files(typed, shelf, tmp_path):
     into = tmp_path / "sorted"
     typed("sort", shelf / "agent", shelf / "pile" / "2", "--into", into, "--link", "--device", "cpu")
     page = (into / "index.html").read_text()
-    addresses = re.findall(r'src="(.*?)"', page)
+    addresses = re.findall(r'href="(.*?)"', page)
     assert len(addresses) == 32 and all((into / unquote(address)).is_file() for address in addresses)
+    assert page.count("data:image/jpeg;base64,") == 32
     assert all(path.is_symlink() for path in into.rglob("*.png"))
 
 
-def test_a_method_that_does_not_tell_sorts_by_class_alone(typed, shelf, tmp_path):
+def test_methods_without_a_known_score_sort_by_class(typed, shelf, tmp_path):
     typed("fit", tmp_path / "icarl", "--labeled", shelf / "week1", "--method", "icarl", "--schedule", "smoke", *GREY)
     typed("sort", tmp_path / "icarl", shelf / "pile", "--into", tmp_path / "sorted", "--device", "cpu")
     assert {path.name for path in (tmp_path / "sorted").iterdir() if path.is_dir()} <= {"0", "1"}
-    assert "does not tell what it knows" in (tmp_path / "sorted" / "index.html").read_text()
+    assert "does not detect unknown pictures" in (tmp_path / "sorted" / "index.html").read_text()
 
 
 def test_wrong_calls_are_refused_and_write_nothing(refuses, shelf, tmp_path):
     pile = shelf / "pile"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full", words="nothing is overwritten")
-    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full" / "mine.txt", words="nothing is overwritten")
+    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full", words="is not overwritten")
+    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full" / "mine.txt", words="is not overwritten")
     refuses("sort", shelf / "agent", tmp_path / "no", "--into", tmp_path / "new", words="does not exist")
     refuses("sort", shelf, pile, "--into", tmp_path / "new", words="no model in")
     refuses("sort", shelf / "agent", pile, "--into", tmp_path / "new", "--threshold", "nan", words="must be a number")
-    refuses("sort", shelf / "agent", pile, "--into", pile / "sorted", words="would be taken for more pictures")
-    refuses("sort", shelf / "agent", pile, "--into", shelf / "agent" / "sorted", words="give another folder")
+    refuses("sort", shelf / "agent", pile, "--into", pile / "sorted", words="would count as more pictures")
+    refuses("sort", shelf / "agent", pile, "--into", shelf / "agent" / "sorted", words="give another")
     assert not (pile / "sorted").exists() and not (shelf / "agent" / "sorted").exists()
     assert not (tmp_path / "new").exists() and (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
 
-def test_a_picture_that_is_gone_is_left_out(tmp_path):
+def test_missing_pictures_are_skipped(tmp_path):
     here = tmp_path / "here.png"
     here.write_bytes(b"a picture")
     places = [
-        Place(tmp_path / name, PurePosixPath("cat", name), "cat", 1.0, None, None) for name in ("gone.png", "here.png")
+        SortedPicture(tmp_path / name, PurePosixPath("cat", name), "cat", 1.0, None, None)
+        for name in ("gone.png", "here.png")
     ]
-    assert bring(places, tmp_path / "new", link=False) == places[1:]
+    assert place_pictures(places, tmp_path / "new", link=False) == (places[1:], places[:1])
     assert (tmp_path / "new" / "sorted.csv").read_text().count("\n") == 2
 
 
-def test_a_folder_is_whole_or_not_there(tmp_path):
+def test_an_output_folder_is_complete_or_absent(tmp_path):
     with pytest.raises(UserError, match="new cannot be written: "), new_folder(tmp_path / "new") as draft:
         (draft / "cat").mkdir()
         (draft / "cat").mkdir()
@@ -185,7 +180,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_names_that_are_no_text_are_sorted_too(typed, shelf, tmp_path):
+def test_names_that_are_not_text_are_sorted(typed, shelf, tmp_path):
     picture = next((shelf / "pile" / "2").iterdir())
     odd = os.fsdecode(os.fsencode(str(tmp_path)) + b"/\xffbad.png")
     Path(odd).write_bytes(picture.read_bytes())
@@ -193,15 +188,15 @@ def test_names_that_are_no_text_are_sorted_too(typed, shelf, tmp_path):
     assert code == 0 and "%FFbad.png" in (tmp_path / "sorted" / "index.html").read_text()
 
 
-def test_one_picture_by_two_names_is_sorted_once(typed, shelf, tmp_path):
+def test_one_file_under_two_names_is_sorted_once(typed, shelf, tmp_path):
     picture = next((shelf / "pile" / "2").iterdir())
     again = picture.parent / ".." / "2" / picture.name
     typed("sort", shelf / "agent", picture, again, "--into", tmp_path / "sorted", "--device", "cpu")
     assert len(list((tmp_path / "sorted").rglob("*.png"))) == 1
 
 
-def test_a_group_without_a_name_is_not_learned(typed, refuses, shelf, tmp_path):
+def test_an_unnamed_group_is_not_learned(typed, refuses, shelf, tmp_path):
     typed("sort", shelf / "agent", shelf / "pile", "--into", tmp_path / "sorted", "--device", "cpu")
     refuses(
-        "update", shelf / "agent", "--labeled", tmp_path / "sorted" / "unknown", words="rename it after what it shows"
+        "update", shelf / "agent", "--labeled", tmp_path / "sorted" / "unknown", words="rename the folder to its class"
     )

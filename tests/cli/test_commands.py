@@ -26,13 +26,13 @@ from osscl.errors import Diverged
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import SMOKE, Progress
 from osscl.paper.score import measured
-from osscl.runs.checkpoint import Options, occupied
+from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import refuse_divergent_loss
 from osscl.runs.model import load
 from osscl.runs.record import read_records
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, configuration, experiment, make_spec, spec_from_plain
-from osscl.storage import read_state, write_state
+from osscl.storage import locked, read_state, write_state
 
 OSSCL = [sys.executable, "-m", "osscl"]
 TINY = ["--schedule", "smoke", *(f"--set=schedule.{field}" for field in ("name=tiny", "max_updates=1", "row_cap=64"))]
@@ -608,7 +608,7 @@ def test_runs_can_be_chosen_by_schedule(osscl, refused, copied, tmp_path):
 def test_runs_tells_running_from_unfinished_runs(osscl, checkpoint):
     shown = osscl("runs")[1]
     assert "digits / letters, 3 labels, M=30: labels-only, tiny, seed 0" in shown and "unfinished" in shown
-    with occupied(checkpoint.parent):
+    with locked(checkpoint.parent):
         shown = osscl("runs")[1]
         assert "running" in shown and "unfinished" not in shown and "resume" not in shown
     assert "resume: " in osscl("runs")[1]
@@ -679,11 +679,11 @@ def test_predict_without_images_samples_held_out_rows(osscl, refused, finished, 
     assert (code, errors) == (0, "") and "truth" in shown
     assert shown.count("digits test") == 3 and shown.count("letters test") == 1
     assert "of 400 test images of digits: " in shown and "look known" in shown
-    assert "of 400 test images of letters: " in shown and shown.count("named right") == 1
-    from osscl.cli import model
+    assert "of 400 test images of letters: " in shown and shown.count("correct") == 1
+    from osscl.cli import predict
 
-    bank = model._bank("digits", None)
-    monkeypatch.setattr(model, "_bank", lambda name, data: replace(bank, test=bank.test.rows(torch.arange(0))))
+    bank = predict._bank("digits", None)
+    monkeypatch.setattr(predict, "_bank", lambda name, data: replace(bank, test=bank.test.rows(torch.arange(0))))
     refused("predict", finished, words="digits has no test images")
 
 
@@ -712,7 +712,7 @@ def test_predict_takes_images_of_any_size_and_mode(osscl, finished, tmp_path):
     code, shown, errors = osscl("predict", finished, *names)
     assert (code, errors) == (0, "") and all(name in shown for name in names)
     assert "truth" not in shown and "looks known" in shown
-    assert re.search(r"-?\d\.\d{3}; --threshold", shown)
+    assert re.search(r"-?\d\.\d{3} \(--threshold\)", shown)
 
 
 def test_predict_takes_folders_and_skips_what_it_cannot_read(osscl, finished, tmp_path):

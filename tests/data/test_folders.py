@@ -1,4 +1,4 @@
-"""One's own images: a folder a class, piles without names; what cannot be read is told and left out."""
+"""Image files: one folder per class, unlabelled piles, and files that cannot be read."""
 
 import pytest
 import torch
@@ -36,58 +36,58 @@ def test_grey_images_have_one_channel(labeled):
     assert load_folder(labeled, size=8, channels=1).images.shape == (3, 1, 8, 8)
 
 
-def test_what_cannot_be_read_is_told_and_left_out(labeled):
+def test_unreadable_files_are_reported_and_skipped(labeled):
     (labeled / "cat" / "broken.jpg").write_bytes(b"no image")
     picture(labeled / "loose.png")
     found = load_folder(labeled)
     assert found.labels == ("cat", "cat", "dog")
-    assert "loose.png: it is in no class's folder" in found.problems[0] and "broken.jpg" in found.problems[-1]
+    assert "loose.png: not in a class folder" in found.problems[0] and "broken.jpg" in found.problems[-1]
 
 
-def test_files_of_other_kinds_and_folders_below_are_told(labeled):
-    """A telephone's photographs may be of a kind that Pillow does not open."""
-    for name in ("1.heic", "2.HEIC"):
+def test_other_files_and_nested_folders_are_reported(labeled):
+    """Phones may save photographs in formats that Pillow does not open."""
+    for name in ("1.raw", "2.RAW"):
         (labeled / "dog" / name).write_bytes(b"a photograph")
     picture(labeled / "dog" / "puppies" / "a.png")
-    told = load_folder(labeled).problems
-    assert told[0] == f"{labeled / 'cat'}: 1 file .txt, not read"
-    assert told[1] == f"{labeled / 'dog' / 'puppies'}: a folder in a class's folder is not looked into"
-    assert told[2] == f"{labeled / 'dog'}: 2 files .heic, not read"
+    notes = load_folder(labeled).problems
+    assert notes[0] == f"{labeled / 'cat'}: 1 .txt file not read"
+    assert notes[1] == f"{labeled / 'dog' / 'puppies'}: folders inside a class folder are not read"
+    assert notes[2] == f"{labeled / 'dog'}: 2 .raw files not read"
     assert load_pictures(labeled).problems == (
-        f"{labeled}: 1 file .txt, not read",
-        f"{labeled}: 2 files .heic, not read",
+        f"{labeled}: 1 .txt file not read",
+        f"{labeled}: 2 .raw files not read",
     )
 
 
 def test_a_class_without_an_image_is_an_error(labeled):
     (labeled / "bird").mkdir()
-    with pytest.raises(DataError, match=r"bird holds no images"):
+    with pytest.raises(DataError, match=r"bird contains no images"):
         load_folder(labeled)
     (labeled / "bird" / "a.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"bird holds no image that can be read"):
+    with pytest.raises(DataError, match=r"bird contains no readable image"):
         load_folder(labeled)
 
 
-def test_a_folder_of_weeks_is_told_from_a_folder_of_classes(labeled):
-    with pytest.raises(DataError, match="holds folders and no images: give the folder whose folders are the classes"):
+def test_a_folder_above_the_class_folders_is_refused(labeled):
+    with pytest.raises(DataError, match="contains folders instead of images"):
         load_folder(labeled.parent)
     for file in (labeled / "dog").iterdir():
         file.unlink()
-    (labeled / "dog" / "1.heic").write_bytes(b"a photograph")
-    with pytest.raises(DataError, match=r"dog holds no images \(1 file \.heic, not read\)"):
+    (labeled / "dog" / "1.raw").write_bytes(b"a photograph")
+    with pytest.raises(DataError, match=r"dog contains no images \(found only \.raw\)"):
         load_folder(labeled)
 
 
-def test_links_that_are_not_followed_are_told(labeled):
+def test_links_that_are_not_followed_are_reported(labeled):
     (labeled / "linked").symlink_to(labeled / "dog")
     (labeled / "broken.png").symlink_to(labeled / "nowhere.png")
-    told = [words for words in load_pictures(labeled).problems if "not followed" in words]
-    assert len(told) == 2
+    notes = [words for words in load_pictures(labeled).problems if "not followed" in words]
+    assert len(notes) == 2
 
 
 def test_a_folder_without_folders_is_an_error(tmp_path):
     picture(tmp_path / "a.png")
-    with pytest.raises(DataError, match="expected one for each class"):
+    with pytest.raises(DataError, match="expected one folder per class"):
         load_folder(tmp_path)
     with pytest.raises(DataError, match="nowhere cannot be read as a folder: No such file or directory"):
         load_folder(tmp_path / "nowhere")
@@ -95,7 +95,7 @@ def test_a_folder_without_folders_is_an_error(tmp_path):
         load_folder(tmp_path / "a.png")
 
 
-def test_a_pile_is_all_that_lies_below(labeled):
+def test_a_pile_is_everything_below_a_folder(labeled):
     found = load_pictures(labeled, size=8)
     assert [file.name for file in found.files] == ["a.png", "z.jpg", "b.png"] and found.labels == ()
     both = load_pictures([labeled / "dog", labeled / "cat" / "z.jpg"], size=8)
@@ -104,14 +104,14 @@ def test_a_pile_is_all_that_lies_below(labeled):
 
 
 def test_a_pile_without_images_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="holds no images"):
+    with pytest.raises(DataError, match="contains no images"):
         load_pictures(tmp_path)
     broken = [tmp_path / name for name in ("a.png", "b.png")]
     for file in broken:
         file.write_bytes(b"")
-    with pytest.raises(DataError, match=r"a.png cannot be read as an image.*; so it is with all of 2 files"):
+    with pytest.raises(DataError, match=r"a.png cannot be read as an image.*; none of the 2 files can be read"):
         load_pictures(broken)
-    with pytest.raises(DataError, match=r"a.png cannot be read as an image: it is damaged, or no image$"):
+    with pytest.raises(DataError, match=r"a.png cannot be read as an image: it is damaged or not an image$"):
         load_pictures(broken[0])
     good = picture(tmp_path / "good.png")
     assert [len(load_pictures([*broken, good])), len(load_pictures([*broken, good]).problems)] == [1, 2]

@@ -1,5 +1,7 @@
 """Phases run, report and resume training; a schedule scales it."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -7,8 +9,10 @@ from torch import nn
 from osscl.learn.batches import Shuffled
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods.base import PAPER, SHORT, PhaseLog, PhaseReport, Phases, Runtime, Schedule, Setting
+from osscl.tools.battery import held_out
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
+from toy_agents import SMALL, agent_of, learned
 
 CPU = torch.device("cpu")
 
@@ -133,3 +137,37 @@ def test_a_schedule_scales_epochs_and_floors_and_caps_updates():
     assert PAPER.updates(2, 5) == 10 and SHORT.updates(8, 5) == 10
     assert PAPER.updates(2, 5, at_least=12) == 12 and SHORT.updates(2, 5, at_least=48) == 12
     assert Schedule("capped", max_updates=7).updates(2, 5, at_least=12) == 7
+
+
+def stopped_in_the_second_step(config, stream, at):
+    """An agent whose second step was stopped at a checkpoint, and its state before that step."""
+    calls = iter(range(at))
+
+    def checkpoint(_):
+        if agent.phases.step == 1 and next(calls, None) is None:
+            raise Stop
+
+    agent = agent_of(config, stream)
+    agent.phases.runtime = Runtime(maybe_checkpoint=checkpoint)
+    agent.learn(stream.step(0))
+    before = copy.deepcopy(agent.state())
+    with pytest.raises(Stop):
+        agent.learn(stream.step(1))
+    return agent, before
+
+
+@pytest.mark.parametrize("at", [0, 4])  # in the reference's phase, in the learner's
+@pytest.mark.parametrize("reload", [True, False])
+def test_a_step_stopped_in_the_same_object_ends_in_the_same_bits(stream, at, reload):
+    expected = learned(SMALL, stream, steps=2)[0].predict(held_out(stream).images)
+    agent, before = stopped_in_the_second_step(SMALL, stream, at)
+    agent.phases.runtime = Runtime()
+    if reload:
+        agent.load_state(before)
+    agent.learn(stream.step(1))
+    assert torch.equal(agent.predict(held_out(stream).images), expected)
+
+
+def test_the_next_step_does_not_take_over_an_interrupted_phase(stream):
+    agent, _ = stopped_in_the_second_step(SMALL, stream, at=4)
+    assert agent.phases.begin_step(2) and agent.phases.open is None and agent.phases.descent is None

@@ -11,7 +11,7 @@ from osscl.data.images import columns_of, concat
 from osscl.errors import SpecError
 from osscl.learn.linear_head import HeadFit, fit_head, rank_in_class
 from osscl.methods import CO2L, CONFIGURATIONS, LABELS_ONLY, ursl_plus
-from osscl.methods.base import Discerning, Schedule
+from osscl.methods.base import Discerning, Schedule, bytes_kept
 from osscl.methods.class_statistics import StatisticsFit, StatisticsTracker, fit_detector, head_views, known_threshold
 from osscl.methods.ursl import Ursl
 from osscl.methods.ursl_plus import UrslPlus
@@ -285,3 +285,12 @@ def test_images_of_seen_classes_are_judged_against_future_and_foreign_ones(t, st
     assert (found.auroc, found.fpr95, found.recall, found.foreign) == (1, 0, 1, 0)
     late = judge_known(Oracle(stream, 0), stream, 2)  # knows a third of the classes seen by then
     assert late.recall == pytest.approx(1 / 3) and late.foreign == 0
+
+
+def test_what_is_kept_of_past_data_is_counted_in_bytes(stream):
+    plain, ours = learned(SMALL, stream)[0], learned(PLUS, stream)[0]
+    images, kept = plain.memory.labeled.images.numel(), ours.kept()
+    assert bytes_kept(plain) == images
+    statistics = sum(x.numel() * x.element_size() for name, x in kept.items() if name.startswith("statistics"))
+    assert {name.partition(".")[0] for name in kept} == {"memory", "statistics", "detector"}
+    assert bytes_kept(ours) > images + statistics > images

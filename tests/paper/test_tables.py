@@ -20,9 +20,10 @@ from osscl.paper.stand_in import on_demo
 from osscl.paper.tables import ALL_TABLES, FIGURES, LIMITS, TABLES, cell_of, chosen_rows, picked
 from osscl.report.formats import verdict_text
 from osscl.report.paper_comparison import our_number, paper_table, published_number
-from osscl.runs.checkpoint import Options, occupied
+from osscl.runs.checkpoint import Options
 from osscl.runs.engine import reference_key, run_specs
 from osscl.runs.record import record_to_plain
+from osscl.storage import locked
 
 RESULTS = Path(__file__).parents[2] / "results"
 NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
@@ -545,7 +546,7 @@ def test_a_locked_run_is_left_alone_and_the_table_shown_without_it(osscl, tmp_pa
     (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
     command = ["table", "T16", *ON_DEMO, "--cells", cells, "--out", tmp_path / "runs"]
     runs = len(picked(TABLES["T16"], cells).cells)
-    with occupied(tmp_path / "runs" / spec.id):
+    with locked(tmp_path / "runs" / spec.id):
         code, shown, errors = osscl(*command)
     assert code == 3 and shown.count("(n=1)") == runs - 1
     assert errors == "osscl: 1 run is locked by another process; run the same command again later\n"

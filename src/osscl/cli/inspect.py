@@ -1,126 +1,212 @@
-"""`osscl inspect` and `back`: what an agent has learned, how well it does, and the way to an earlier model of it."""
+"""`osscl inspect`: what an agent has learned, and how well it does on test folders."""
 
-from collections.abc import Sequence
+import json
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osscl.cli.agent import Agent, report_problems
 from osscl.cli.options import Device
-from osscl.errors import UserError
+from osscl.errors import UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import Learned
-    from osscl.agent.tested import Tested
+    from osscl.agent.evaluation import Evaluation
+    from osscl.agent.store import LearnedStep
 
-TOLD = 20  # files that could not be read and are named
-Agent = Annotated[Path, typer.Argument(metavar="AGENT", help="The agent's folder.")]
-
-
-def back(
-    agent: Agent,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="One of its earlier models, as model-1.")],
-) -> None:
-    """Make an earlier model of an agent the one that is asked and taught; the newest stays under its number."""
-    from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import go_back
-
-    if not agent.is_dir():
-        raise UserError(f"no agent in {agent}: `osscl fit` makes one")
-    go_back(agent, model)
-    show_history(ContinualClassifier.load(agent, "cpu", finished=True))
+MOST_CONFUSIONS = 5  # pairs of classes in the table; JSON has all
 
 
 def inspect(
     agent: Agent,
     on: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folders of labelled images to test it on; classes not learned, too."),
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR", help="A folder of labelled test images, unknown classes included; may be repeated."
+        ),
     ] = None,
+    format: Annotated[str, typer.Option(help="table or json.")] = "table",
     device: Device = "auto",
 ) -> None:
-    """What an agent has learned, and how well it does on a folder of labelled images."""
+    """Show what an agent has learned, and its accuracy on folders of labelled images."""
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.home import earlier_models, is_interrupted, model_file
-    from osscl.runs.checkpoint import is_occupied
+    from osscl.agent.store import checkpoint_file, earlier_models, is_interrupted, model_file, read_command
+    from osscl.storage import is_locked
 
+    if format not in ("table", "json"):
+        raise unknown("format", format, ("table", "json"))
+    command = read_command(agent)
+    if command is not None and not model_file(agent).exists() and not checkpoint_file(agent).exists():
+        typer.echo(f"nothing learned yet: the first step was interrupted; resume it with: {command}")
+        return
     made = ContinualClassifier.load(agent, device, finished=model_file(agent).exists())
-    if not made.history:
-        typer.echo("nothing is learned yet")
-    else:
+    interrupted = command is not None or is_interrupted(agent)
+    if on and not made.history:
+        raise UserError(f"nothing learned yet: the first step of {agent} was interrupted")
+    tests = [_tested(made, folder) for folder in on or ()]
+    if format == "json":
+        known = {"interrupted": interrupted, "resume_with": command, "earlier_models": [*earlier_models(agent)]}
+        typer.echo(
+            json.dumps({**_as_json(made), **known, "tests": [_test_as_json(made, *one) for one in tests]}, indent=1)
+        )
+        return
+    if made.history:
         show_history(made)
+    else:
+        typer.echo("nothing learned yet")
     if earlier := [*earlier_models(agent)]:
-        typer.echo(f"earlier models, for `osscl back`: {', '.join(earlier)}")
-    if is_occupied(agent):
-        typer.echo("another process teaches it")
-    elif is_interrupted(agent):
-        typer.echo("a step was interrupted: the same command goes on with it")
-    if on is not None:
-        if not made.history:
-            raise UserError(f"nothing is learned yet: the first step of {agent} was interrupted")
-        _test(made, on)
+        typer.echo(f"earlier models (see `osscl back`): {', '.join(earlier)}")
+    if is_locked(agent):
+        typer.echo("another process is teaching this agent")
+    elif interrupted:
+        typer.echo(f"a step was interrupted: resume it with: {command or 'the same command'}")
+    for folder, result, baselines in tests:
+        _show_test(made, folder, result, baselines)
 
 
 def show_history(made: "ContinualClassifier") -> None:
-    from osscl.cli.show import DASH, console, table
+    """Print the steps of an agent, its settings, and warnings."""
+    from osscl.cli.show import DASH, console, number, table
+
+    has_choices = any(step.choice is not None for step in made.history)
+    columns = ("left-out %", "class means", "discriminants") if has_choices else ()
+    shown = table("step", "classes", "labelled", "unlabelled", "let in", *columns, "seconds", "date")
+    for i, step in enumerate(made.history, start=1):
+        let_in = DASH if step.let_in is None else str(step.let_in)
+        choice = step.choice
+        accuracies = (None,) * 3 if choice is None else (choice.agent, choice.class_means, choice.discriminants)
+        cells = [number(value) for value in accuracies] if has_choices else []
+        seconds = "" if step.edit else f"{step.seconds:.0f}"
+        counts = ("", "", "") if step.edit else (str(step.labeled), str(step.unlabeled), let_in)
+        shown.add_row(str(i), _classes_of(step), *counts, *cells, seconds, step.date[:16].replace("T", " "))
+    console().print(shown)
+    typer.echo(_settings_line(made))
+    for warning in warnings_about(made):
+        typer.echo(f"warning: {warning}")
+
+
+def _settings_line(made: "ContinualClassifier") -> str:
+    from osscl.agent.network import NetworkLearner
     from osscl.runs.spec import config_display_name
 
-    assert made.setting is not None
-    shown = table("step", "classes", "labelled", "unlabelled", "let in", "seconds", "date")
-    for number, one in enumerate(made.history, start=1):
-        let_in = DASH if one.let_in is None else str(one.let_in)
-        counts = str(one.labeled), str(one.unlabeled), let_in, f"{one.seconds:.0f}"
-        shown.add_row(str(number), _classes_of(one), *counts, one.date[:16].replace("T", " "))
-    console().print(shown)
-    images, recipe, count = made.setting.images, made.recipe, len(made.class_names)
-    typer.echo(
-        f"{count} class{'es' * (count != 1)}; {config_display_name(recipe.method)}, schedule {recipe.schedule.name}, "
-        f"seed {recipe.seed}; {images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
-        f"memory {recipe.memory}"
+    count, learner = len(made.class_names), made.learner
+    start = f"{count} class{'es' * (count != 1)}; "
+    if isinstance(learner, NetworkLearner):
+        assert learner.setting is not None
+        images, recipe = learner.setting.images, learner.recipe
+        return start + (
+            f"{config_display_name(recipe.method)}, schedule {recipe.schedule.name}, seed {recipe.seed}; "
+            f"{images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
+            f"memory {recipe.memory}"
+        )
+    settings, head = learner.settings, learner.choice().head
+    return start + (
+        f"encoder {settings.encoder}, {settings.views} view{'s' * (settings.views > 1)}; head: {head}; "
+        f"memory {settings.memory}, reject {100 * settings.reject:g} %"
     )
 
 
-def _classes_of(step: "Learned") -> str:
-    """The classes that a step brought, and those that it brought more of."""
+def warnings_about(made: "ContinualClassifier") -> list[str]:
+    """Reasons to doubt what the agent says about unknown images."""
+    from osscl.agent.network import NetworkLearner
+
+    learned = [step for step in made.history if not step.edit and step.unlabeled]
+    if not learned:
+        return []
+    last, learner, found = learned[-1], made.learner, []
+    if last.let_in is not None and last.let_in > 0.5 * last.unlabeled:
+        found.append(f"{last.let_in} of {last.unlabeled} unlabelled images look known: most of the pile was let in")
+    if isinstance(learner, NetworkLearner):
+        width, pile = getattr(getattr(learner.agent, "encoder", None), "width", 0), last.unlabeled
+    else:
+        assert learner.knowledge is not None
+        width, pile = max(learner.encoder.widths), learner.knowledge.world.count
+    if pile < width:
+        found.append(f"{pile} unlabelled images are fewer than the {width} numbers of an embedding: give more")
+    return found
+
+
+def _classes_of(step: "LearnedStep") -> str:
+    """The new classes of a step, and the known ones that got more images; or what was changed."""
     from osscl.cli.show import DASH
 
     more = [f"more of {', '.join(step.further)}"] if step.further else []
-    return in_one_line("; ".join([*([", ".join(step.classes)] if step.classes else []), *more])) or DASH
+    parts = [step.edit] if step.edit else [*([", ".join(step.classes)] if step.classes else []), *more]
+    return printable("; ".join(parts)) or DASH
 
 
-def _test(made: "ContinualClassifier", folder: Path) -> None:
-    """Accuracy and what looks known, class by class; classes that were not learned should look unknown."""
+def _tested(made: "ContinualClassifier", folder: Path) -> "tuple[Path, Evaluation, dict[str, float]]":
+    """Predictions on a test folder, and the accuracy of the baselines in percent."""
+    from osscl.agent.evaluation import compare_with_truth
+    from osscl.agent.photos import PhotoLearner, image_rows
+    from osscl.data.folders import list_labeled, load_folder
+
+    learner = made.learner
+    if not isinstance(learner, PhotoLearner):
+        assert learner.setting is not None
+        pictures = load_folder(folder, learner.setting.images.size, learner.setting.images.channels)
+        report_problems(pictures.problems)
+        _warn_if_learned(made.learned_as(pictures.images))
+        return folder, made.test(pictures.images, pictures.labels), {}
+    given = list_labeled(folder)
+    found = learner.embed(given.files)
+    report_problems([*given.notes, *(one.reason for one in found.skipped)])
+    if not len(found):
+        raise UserError(f"{folder} contains no readable image")
+    from osscl.agent.photos import image_digests
+
+    _warn_if_learned(made.classes_by_digest(image_digests(found)))
+    rows, labels = image_rows(found), tuple(given.labels[i] for i in found.indices)
+    result = compare_with_truth(made.model.predict_rows(rows), labels, made.class_names)
+    baselines: dict[str, float] = {}
+    for name, names in made.model.baseline_names(rows).items():
+        right = [a == b for a, b in zip(names, labels, strict=True) if b in made.class_names]
+        baselines |= {name: 100 * sum(right) / len(right)} if right else {}
+    return folder, result, baselines
+
+
+def _warn_if_learned(learned: "list[str | None]") -> None:
+    if again := sum(name is not None for name in learned):
+        typer.echo(f"warning: {again} of these {len(learned)} images were used for training", err=True)
+
+
+def _show_test(made: "ContinualClassifier", folder: Path, result: "Evaluation", baselines: "dict[str, float]") -> None:
+    """Print accuracy and the share that looks known, by class; unlearned classes should look unknown."""
     from osscl.cli.show import console, table
-    from osscl.data.folders import load_folder
 
-    assert made.setting is not None
-    pictures = load_folder(folder, made.setting.images.size, made.setting.images.channels)
-    tell(pictures.problems)
-    if again := sum(name is not None for name in made.learned_as(pictures.images)):
-        typer.echo(f"{again} of these {len(pictures)} images were learned from: on those it is no test", err=True)
-    tested = made.test(pictures.images, pictures.labels)
+    typer.echo(f"test images in {folder}:")
     shown = table("class", "images", "right %", "looks known %")
-    for label in sorted(set(tested.labels), key=lambda label: (label not in made.class_names, label)):
-        rows = [i for i, name in enumerate(tested.labels) if name == label]
+    for label in sorted(set(result.labels), key=lambda label: (label not in made.class_names, label)):
+        rows = [i for i, name in enumerate(result.labels) if name == label]
         learned = label in made.class_names
-        shares = _share(tested.right if learned else None, rows), _share(tested.found.known, rows)
+        shares = _share(result.right if learned else None, rows), _share(result.prediction.known, rows)
         shown.add_row(label if learned else f"{label} (not learned)", str(len(rows)), *shares)
     console().print(shown)
-    _sum_up(tested)
-
-
-def _sum_up(tested: "Tested") -> None:
-    for words, which in (("learned", True), ("not learned", False)):
-        rows = [i for i, learned in enumerate(tested.learned.tolist()) if learned is which]
-        parts = [f"{_share(tested.right, rows)} % right"] if which else []
-        parts += [f"{_share(tested.found.known, rows)} % look known"] if tested.found.known is not None else []
+    for words, which in (("learned classes", True), ("other classes", False)):
+        rows = [i for i, learned in enumerate(result.learned.tolist()) if learned is which]
+        parts = [f"{_share(result.right, rows)} % right"] if which else []
+        parts += (
+            [f"{_share(result.prediction.known, rows)} % look known"] if result.prediction.known is not None else []
+        )
         if rows and parts:
-            typer.echo(f"{len(rows)} images of classes {words}: {', '.join(parts)}")
-    if tested.auroc is not None:
-        typer.echo(f"AUROC of the score, classes learned against others: {tested.auroc:.3f}")
+            typer.echo(f"{len(rows)} images of {words}: {', '.join(parts)}")
+    if baselines:
+        typer.echo(f"baselines: {', '.join(f'{name} {value:.1f} % right' for name, value in baselines.items())}")
+    if result.auroc is not None:
+        typer.echo(f"AUROC of the known/unknown score: {result.auroc:.3f}")
+    mistakes = Counter(_mistakes(result)).most_common(MOST_CONFUSIONS)
+    if mistakes:
+        typer.echo("most confused: " + ", ".join(f"{true} as {taken} {n}x" for (true, taken), n in mistakes))
+
+
+def _mistakes(result: "Evaluation") -> list[tuple[str, str]]:
+    rows = zip(result.labels, result.prediction.names, result.learned.tolist(), strict=True)
+    return [(label, name) for label, name, learned in rows if learned and label != name]
 
 
 def _share(values: "Tensor | None", rows: "list[int]") -> str:
@@ -129,14 +215,42 @@ def _share(values: "Tensor | None", rows: "list[int]") -> str:
     return DASH if values is None or not rows else f"{100 * float(values[rows].float().mean()):.1f}"
 
 
-def tell(problems: Sequence[str]) -> None:
-    """What was left out, on the error stream."""
-    for problem in problems[:TOLD]:
-        typer.echo(f"left out: {in_one_line(problem)}", err=True)
-    if (more := len(problems) - TOLD) > 0:
-        typer.echo(f"left out: {more} more", err=True)
+def _as_json(made: "ContinualClassifier") -> dict[str, Any]:
+    from osscl.agent.network import NetworkLearner
+    from osscl.config import plain
+
+    learner = made.learner
+    if isinstance(learner, NetworkLearner):
+        settings = {"encoder": "scratch", **learner.recipe.as_made(), "memory": learner.recipe.memory}
+    else:
+        settings = dict(vars(learner.settings))
+    return {
+        "classes": made.class_names,
+        "settings": settings,
+        "history": plain(made.history),
+        "warnings": warnings_about(made),
+    }
 
 
-def in_one_line(text: str) -> str:
-    """A file's name may hold anything."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
+def _test_as_json(
+    made: "ContinualClassifier", folder: Path, result: "Evaluation", baselines: "dict[str, float]"
+) -> dict[str, Any]:
+    """A test with its confusion: rows are true classes, columns are `classes`."""
+    true = sorted(set(result.labels))
+    confusion = [[0] * len(made.class_names) for _ in true]
+    for label, name in zip(result.labels, result.prediction.names, strict=True):
+        confusion[true.index(label)][made.class_names.index(name)] += 1
+    known = result.prediction.known
+    return {
+        "folder": str(folder),
+        "images": len(result.labels),
+        "accuracy": result.accuracy,
+        "baselines": {name: value / 100 for name, value in baselines.items()},
+        "auroc": result.auroc,
+        "known": {} if known is None else {c: _mean(known, result.labels, c) for c in true},
+        "confusion": {"true": true, "predicted": made.class_names, "counts": confusion},
+    }
+
+
+def _mean(values: "Tensor", labels: tuple[str, ...], label: str) -> float:
+    return float(values[[i for i, name in enumerate(labels) if name == label]].float().mean())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.errors import Diverged, Occupied, UserError, unknown
+from osscl.errors import Diverged, Locked, UserError, unknown
 from osscl.text import printable
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def complete(request: TableRequest, recorded: Recorded, execution: ExecutionOpti
                 if not quiet:
                     progress = f"run {done} of {len(missing.runs)} done"
                     typer.echo(f"{request.table.id}  {progress}  {record.id}  {record.final:.1f} %")
-        except Occupied:
+        except Locked:
             locked += len(specs) - (done - before)
         except Diverged as error:
             diverged = error

@@ -20,7 +20,9 @@ RELOAD = 10  # seconds after which a watched page reloads itself
 
 
 def report(
-    places: Annotated[list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, or records.")],
+    places: Annotated[
+        list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, records, or an agent.")
+    ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Default: report.html; for a table, the screen.")
     ] = None,
@@ -34,7 +36,7 @@ def report(
         bool, typer.Option("--watch", help="Update the page while runs finish, until Ctrl-C; it reloads itself.")
     ] = False,
 ) -> None:
-    """Make one page of records that opens from disk, or print its headline table."""
+    """Make one page of records, or of an agent, that opens from disk; or print the headline table of records."""
     from osscl.report.formats import RENDERERS
     from osscl.report.tables import headline_table
     from osscl.storage import write_text
@@ -48,6 +50,12 @@ def report(
     target = Path("report.html") if out is None and form == PAGE else out
     if target is not None and target.exists() and (target.is_dir() or not force):
         raise UserError(f"{target} exists; choose another --out" + ("" if target.is_dir() else " or add --force"))
+    if len(places) == 1 and is_agent(places[0]):
+        if form != PAGE or watch:
+            raise UserError("of an agent there is a page only: leave out --format and --watch")
+        assert target is not None
+        write_agent_page(places[0], target)
+        return
     if form == PAGE:
         assert target is not None
         watch_records(places, target, data) if watch else write_page(records_in(places), target, data)
@@ -68,6 +76,25 @@ def write_page(records: "Sequence[RunRecord]", target: Path, data: Path | None, 
     page = build_page(records, banks_of(records, data), compare_with_paper(records), refresh=refresh)
     write_text(target, page)
     typer.echo(f"Wrote {target}: {len(records)} records, {len(page.encode()) / 1e6:.1f} MB")
+
+
+def is_agent(place: Path) -> bool:
+    """Whether a folder holds an agent and no records."""
+    from osscl.agent.store import model_file
+    from osscl.runs.record import record_files
+
+    return place.is_dir() and model_file(place).exists() and not record_files(place)
+
+
+def write_agent_page(folder: Path, target: Path) -> None:
+    from osscl.agent.store import model_file, require_agent
+    from osscl.report.agent_page import build_agent_page
+    from osscl.runs.model import read_entry
+    from osscl.storage import write_text
+
+    entry = require_agent(read_entry(folder), model_file(folder))
+    write_text(target, build_agent_page(entry, folder.resolve().name))
+    typer.echo(f"Wrote {target}")
 
 
 def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> None:

@@ -213,9 +213,9 @@ def runs(
     from osscl.cli.show import DASH, console, number, table
     from osscl.report import tables
     from osscl.report.naming import method_label
-    from osscl.runs.checkpoint import is_occupied
     from osscl.runs.record import read_records
     from osscl.runs.spec import display_name
+    from osscl.storage import is_locked
 
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; give the folder that --out named")
@@ -240,7 +240,7 @@ def runs(
     for record, method in zip(records, methods, strict=True):
         final, minutes = f"{number(record.final)} {record.evaluated_on}", number(record.minutes)
         shown.add_row(f"{_title(record.spec, method)}\n{record.id}", final, number(record.forgetting), minutes)
-    states = {file: "running" if is_occupied(file.parent) else _state(file.parent) for file in unfinished}
+    states = {file: "running" if is_locked(file.parent) else _state(file.parent) for file in unfinished}
     for file, spec in unfinished.items():
         title = "unreadable spec" if spec is None else _title(spec, display_name(spec))
         shown.add_row(f"{title}\n{file.parent.name}", states[file], DASH, DASH)

@@ -190,6 +190,23 @@ class FeatureExtractor(Protocol):
         ...
 
 
+@runtime_checkable
+class Keeping(Protocol):
+    """Optional: a method that keeps more of past data than the labelled images of `memory`."""
+
+    def kept(self) -> dict[str, Tensor]:
+        """Every tensor that derives from past data; not weights, heads, teachers or optimiser state."""
+        ...
+
+
+def bytes_kept(agent: Any) -> int | None:
+    """Bytes of past data that an agent keeps from step to step; None for methods that do not say."""
+    if isinstance(agent, Keeping):
+        return sum(tensor.numel() * tensor.element_size() for tensor in agent.kept().values())
+    labeled = getattr(getattr(agent, "memory", None), "labeled", None)
+    return labeled.images.numel() if isinstance(labeled, Labeled) else None
+
+
 # ----- phases
 
 
@@ -242,15 +259,17 @@ class Phases:
         self.finished: list[str] = []
         self.log = PhaseLog(runtime)
         self.open: str | None = None  # the training phase that is running or was interrupted
-        self.descent: Descent | None = None  # of the running phase
-        self.interrupted: State | None = None  # of the descent of the interrupted phase
+        self.training: Phase | None = None  # the phase that is running
+        self.descent: Descent | None = None  # its optimiser
+        self.interrupted: State | None = None  # the saved optimiser of the phase `open`
         self.moments: dict[str, State] = {}  # of optimisers that are kept from step to step, by phase
 
     def begin_step(self, t: int) -> bool:
-        """Whether step t begins now; False if it resumes."""
+        """Begin step t; False if it is the current one, which resumes."""
         if self.step == t:
             return False
         self.step, self.finished, self.log = t, [], PhaseLog(self.runtime)
+        self.open = self.training = self.descent = self.interrupted = None
         return True
 
     def has_begun(self, name: str) -> bool:
@@ -297,7 +316,7 @@ class Phases:
 
     def close(self, name: str) -> None:
         self.finished.append(name)
-        self.open = self.descent = None
+        self.open = self.training = self.descent = None
         self.runtime.maybe_checkpoint(True)
 
     def reports(self) -> tuple[PhaseReport, ...]:
@@ -314,6 +333,9 @@ class Phases:
         }
 
     def load_state(self, state: State) -> None:
+        if self.training is not None:  # loaded over a phase that was stopped in this very object
+            self.training.end_training()
+        self.training = self.descent = None
         self.step, self.finished, self.open = state["step"], list(state["finished"]), state["open"]
         self.interrupted, self.moments = state["descent"], dict(state["moments"])
         self.log.load_state(state["log"])
@@ -380,20 +402,26 @@ class Phase:
         phases = self.phases
         phases.log.begin(self.name)
         descent = Descent(self.nets, self.optimiser, self.updates, self.per_epoch)
-        if phases.interrupted is not None:
+        if phases.descent is not None and phases.open == self.name:  # stopped in this very object
+            phases.interrupted = phases.descent.state()
+        if phases.interrupted is not None and phases.open == self.name:
             descent.load_state(phases.interrupted)
         elif self.name in phases.moments:
             descent.load_moments(phases.moments[self.name])
-        phases.open, phases.descent, phases.interrupted = self.name, descent, None
+        phases.open, phases.training, phases.descent, phases.interrupted = self.name, self, descent, None
         self._learning(True, self.compiles)
         return descent
 
     def _end(self, descent: Descent) -> None:
-        self._learning(False, True)
+        self.end_training()
         if not self.optimiser.fresh:
             self.phases.moments[self.name] = descent.moments()
         self.phases.log.end(self.updates, self.views * self.updates)
         self.phases.close(self.name)
+
+    def end_training(self) -> None:
+        """Put the networks back into evaluation mode."""
+        self._learning(False, True)
 
     def _learning(self, on: bool, compiles: bool) -> None:
         for net in self.nets:

@@ -49,6 +49,11 @@ class Co2lConfig:
             require(self.learner.lam == 0, self.learner, "lam", "0 without unlabeled=joint")
 
     @property
+    def learns_unlabeled(self) -> bool:
+        """Whether the unlabelled images of later steps are learned from."""
+        return self.unlabeled == "joint"
+
+    @property
     def needs_reference(self) -> bool:
         """Whether U_1 is learned before the labels, as a reference network learns it."""
         return self.unlabeled == "pretrain"

@@ -112,6 +112,6 @@ def fit_gate(
     columns = columns_of(labeled.labels, classes)
     views = mean_view(encoder, labeled.images, config.prototype_views, setting, t)
     # Eq. 2's 1 / count cancels in the projection to the sphere.
-    prototypes = F.normalize(class_sums(views, columns, len(classes)), dim=1)
-    scores = prototype_cosines(in_chunks(encoder, labeled.images), prototypes).max(1).values
-    return Gate(prototypes, *thresholds(scores, config), scores)
+    prototypes = F.normalize(class_sums(views, columns, len(classes)), dim=1)  # line 5
+    scores = prototype_cosines(in_chunks(encoder, labeled.images), prototypes).max(1).values  # line 6
+    return Gate(prototypes, *thresholds(scores, config), scores)  # line 7

@@ -128,6 +128,10 @@ class Icarl:
             return in_chunks(self.model, images)  # without exemplars, the network's own outputs
         return -torch.cdist(self._features(images), self.means).square()
 
+    def kept(self) -> dict[str, Tensor]:
+        """Exemplars and their means."""
+        return {"memory": self.memory.labeled.images, "means": self.means}
+
     def state(self) -> State:
         return {
             "classes": list(self.classes),

@@ -42,6 +42,7 @@ class ReferenceConfig:
     ema_end: float | None = added_later(None, legacy=None)  # BYOL: to which it rises on a cosine; constant where null
     predictor: int = 512  # BYOL: hidden width
     pretrained: bool = False  # trained once on the whole pools before the first step, then frozen (Table 16)
+    min_updates: int = added_later(0, legacy=0)  # per step; a schedule takes its share of it
 
     def __post_init__(self) -> None:
         require_declared(self)
@@ -49,6 +50,7 @@ class ReferenceConfig:
         require(self.epochs_first > 0, self, "epochs_first", "positive")
         require(self.epochs_later > 0, self, "epochs_later", "positive")
         require(self.batch > 1, self, "batch", "at least 2")
+        require(self.min_updates >= 0, self, "min_updates", "0 or more")
         require(0 <= self.ema < 1, self, "ema", "in [0, 1)")
         rises = self.ema_end is None or self.ema <= self.ema_end <= 1
         require(rises, self, "ema_end", "between ema and 1, or null")
@@ -99,7 +101,9 @@ class Reference:
         rows = Shuffled(len(unlabeled), self.config.batch, seed, ("reference", t), device, drop_last=True)
         epochs = self.config.epochs_first if first else self.config.epochs_later
         nets = [self.encoder] if self.predictor is None else [self.encoder, self.predictor]
-        phase = self.phases.train("reference", nets, self.config.optimiser, epochs, [(rows, 2)])
+        phase = self.phases.train(
+            "reference", nets, self.config.optimiser, epochs, [(rows, 2)], at_least=self.config.min_updates
+        )
         update = phase.capture(self._byol(unlabeled, phase) if self.predictor else self._simclr(unlabeled, phase))
         for batch in phase.batches():
             if self.predictor is not None:

@@ -53,7 +53,7 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class UrslConfig:
-    """URSL's hyperparameters; the defaults are those that the paper prints."""
+    """URSL's hyperparameters; the defaults are the paper's, except the optimisers (see `ursl-as-printed`)."""
 
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -87,6 +87,7 @@ class Ursl:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
         self.phases = Phases(setting, runtime)
+        # Line 1: both networks with random weights.
         self.reference = Reference(config.reference, setting, self.phases) if config.needs_reference else None
         rng = seeded(setting.seed, "init", "learner")
         self.learner = new_encoder(config.learner.net, setting.images, rng, runtime.device, runtime.precision)
@@ -125,11 +126,12 @@ class Ursl:
         """Score U_t against the prototypes of T_t and M; select T-hat and U-hat by two thresholds."""
         if self.reference is None or not self.reference.trained:
             return Segregated(self.setting.no_images().to(self.runtime.device), step.unlabeled[:0])
-        self.phases.once("gate", lambda: self.score(step))  # lines 5-7
+        self.phases.once("gate", lambda: self.fit_and_score(step))  # lines 5-7, and the scores of line 8
         assert self.gate is not None and self.scored is not None
         return self.gate.segregate(self.config.gate, step, *self.scored)  # line 8
 
-    def score(self, step: Step) -> None:
+    def fit_and_score(self, step: Step) -> None:
+        """Fit the gate to T_t and M, and score U_t."""
         assert self.reference is not None
         encoder, labeled = self.reference.encoder, concat(step.labeled, self.memory.labeled)
         self.gate = fit_gate(self.config.gate, encoder, labeled, self.classes, self.setting, step.index)
@@ -149,26 +151,26 @@ class Ursl:
         if self.config.gate.pseudo == "all_but_no_anchor":
             anchors[len(pool) - len(found.pseudo_labeled) :] = False
         rows_of_pool = Shuffled(len(pool), hp.batch, seed, ("learner", t), device)
-        batches, guide, reference = [(rows_of_pool, 2)], None, None
+        batches, guide, reference = [(rows_of_pool, 2)], pool.images[:0], None
         if hp.lam > 0 and self.reference is not None and self.reference.trained:
             guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))  # T_t, M and U-hat
             reference = self.teacher(self.reference.encoder)
             batches.append((Shuffled(len(guide), hp.batch, seed, ("guide", t), device), 2))
         phase = self.phases.train("learner", [self.learner], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates)
 
-        def update(rows: Tensor, u: Tensor, *guide_batch: Tensor) -> Tensor:
+        def update(rows: Tensor, u: Tensor, *more: Tensor) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10
             z = self.learner(x)
             loss = hp.sup * asymmetric_supcon(z, y, anchors[rows].repeat(2), hp.tau)  # line 11: L_sup
             if past is not None:  # line 12: t > 1
                 z_past = embed_frozen(past, x)
-                loss = loss + hp.gamma * relation_distillation(z, z_past, hp.tau_student, hp.tau_teacher)  # 13: L_TD
-            if guide is not None and reference is not None:
-                g = two_views(guide[guide_batch[0]], guide_batch[1], augmentation)
-                z_reference = embed_frozen(reference, g)
-                loss = loss + hp.lam * relation_distillation(
-                    self.learner(g), z_reference, hp.tau_student, hp.tau_teacher
-                )  # line 14: L_KD
+                loss = loss + hp.gamma * relation_distillation(
+                    z, z_past, hp.tau_student, hp.tau_teacher
+                )  # line 13: L_TD
+            if reference is not None:  # line 14: L_KD, on a batch of T_t, M and U-hat
+                g = two_views(guide[more[0]], more[1], augmentation)
+                z, z_reference = self.learner(g), embed_frozen(reference, g)
+                loss = loss + hp.lam * relation_distillation(z, z_reference, hp.tau_student, hp.tau_teacher)
             phase.step(loss)  # line 15
             return loss.detach()
 

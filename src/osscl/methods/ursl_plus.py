@@ -168,6 +168,13 @@ class UrslPlus(Ursl):
         features = in_chunks(self.networks()["reference"].features, images)
         return self.detector.score(self.reference_head.transform(features))
 
+    def kept(self) -> dict[str, Tensor]:
+        """Images of M, class statistics of both heads, and the detector's Gaussians."""
+        parts = {f"statistics.{name}": vars(statistics) for name, statistics in self.tracker.current.items()}
+        parts |= {"detector": vars(self.detector)} if self.detector is not None else {}
+        tensors = {f"{part}.{name}": x for part, fields in parts.items() for name, x in fields.items()}
+        return {"memory": self.memory.labeled.images} | {n: x for n, x in tensors.items() if isinstance(x, Tensor)}
+
     def state(self) -> State:
         return {
             **super().state(),

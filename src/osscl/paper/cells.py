@@ -112,13 +112,16 @@ def _with_stand_in(change: str) -> str:
     return f"{field}={STAND_INS.get(value, value)}" if field.endswith(".backbone") else change
 
 
-def with_plus(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """The cells, each cell of unchanged `ursl` followed by one of `ursl-plus`, which the paper does not have."""
+OUR_VARIANTS = {"ursl": "ursl-plus", "gem": "gem-joint"}  # configurations of ours, shown after the paper's
+
+
+def with_ours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """The cells, each unchanged cell of a published method followed by one of our variant, which the paper lacks."""
     made: list[Cell] = []
     for cell in cells:
         made.append(cell)
-        if cell.configuration == "ursl" and not cell.changes:
-            column = "ursl-plus" if cell.column == "ursl" else cell.column
-            row = "ursl-plus" if cell.row == "ursl" else cell.row
-            made.append(replace(cell, row=row, column=column, configuration="ursl-plus", published=None))
+        ours = OUR_VARIANTS.get(cell.configuration)
+        if ours is not None and not cell.changes:
+            row, column = (ours if name == cell.configuration else name for name in (cell.row, cell.column))
+            made.append(replace(cell, row=row, column=column, configuration=ours, published=None))
     return tuple(made)

@@ -11,7 +11,7 @@ import yaml
 from osscl.config import flat, plain
 from osscl.errors import unknown
 from osscl.methods.base import PAPER
-from osscl.paper.cells import Cell, Measure, Note, Published, Table, with_plus
+from osscl.paper.cells import Cell, Measure, Note, Published, Table, with_ours
 from osscl.runs.spec import EXPERIMENTS, configuration
 from osscl.stream.scenario import ScenarioSpec
 from osscl.tools.search_space import PAPER as TRIED
@@ -62,7 +62,7 @@ def main_table(
         changes = ICARL[main] if column == "icarl" else ()
         cells.append(Cell("all-labels", column, everything, column, changes, Published(*pair)))
     sizes = ", ".join(f"P={share:g} |M|={memory}" for share, memory in dict.fromkeys(row[:2] for row in rows))
-    return Table(id, "methods", with_plus(cells), (LABELS_ALONE,), of_paper, f" on {main}: {sizes}")
+    return Table(id, "methods", with_ours(cells), (LABELS_ALONE,), of_paper, f" on {main}: {sizes}")
 
 
 T1 = main_table(
@@ -121,13 +121,13 @@ ONLY_SUPERVISED = "only-supervised is Co2L's cell of T2, and URSL with an empty 
 def variants(values: Mapping[str, tuple[Pair, Changes]], scenario: ScenarioSpec = ABLATION) -> tuple[Cell, ...]:
     """One scenario, one row per change of URSL."""
     cells = [Cell(row, "ursl", scenario, "ursl", changes, Published(*pair)) for row, (pair, changes) in values.items()]
-    return with_plus(cells)
+    return with_ours(cells)
 
 
 def scenarios(values: Mapping[str, tuple[Pair, ScenarioSpec]]) -> tuple[Cell, ...]:
     """Unchanged URSL, one row per scenario."""
     cells = [Cell(row, "ursl", scenario, "ursl", (), Published(*pair)) for row, (pair, scenario) in values.items()]
-    return with_plus(cells)
+    return with_ours(cells)
 
 
 def amounts(related: int, unrelated: int) -> ScenarioSpec:
@@ -169,7 +169,7 @@ def minutes(row: str, column: str, measure: Measure, published: float) -> Cell:
     return Cell(row, column, ABLATION, row, (), Published(published), measure)
 
 
-T6 = Table("T6", "minutes per task, lower is better", with_plus((
+T6 = Table("T6", "minutes per task, lower is better", with_ours((
     minutes("co2l-j", "task", "minutes", 12),
     minutes("co2l-p", "pretraining", "pretraining", 63),
     minutes("co2l-p", "task", "learner", 6.5),
@@ -320,7 +320,7 @@ def limit(
     for row, scenario in rows.items():
         cells.append(Cell(row, "co2l", replace(scenario, related=usual[0], unrelated=usual[1]), "co2l"))
         cells.append(Cell(row, "ursl", scenario, "ursl"))
-    return Table(id, title, with_plus(cells), (*notes, WITH_CO2L), of_paper)
+    return Table(id, title, with_ours(cells), (*notes, WITH_CO2L), of_paper)
 
 
 def _little(related: int) -> ScenarioSpec:
@@ -410,12 +410,14 @@ def _written(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+OUR_GEM = "GEM's cells run gem, the published method; gem-joint is ours: it normalises batch and memory together"
 OURS = "URSL's cells run ursl: the paper's algorithm with our optimisers, projector and head (T8); ursl-plus is ours"
 
 
 def _noted(table: Table) -> Table:
     """The table with a note on what runs in URSL's cells."""
-    return replace(table, notes=(*table.notes, Note("*", OURS, configurations="ursl*")))
+    ours = Note("*", OURS, configurations="ursl*"), Note("*", OUR_GEM, configurations="gem*")
+    return replace(table, notes=(*table.notes, *ours))
 
 
 TABLES: Mapping[str, Table] = {

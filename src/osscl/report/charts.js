@@ -138,7 +138,7 @@ function curves(width, height, series, { high, unit, small }) {
   const steps = Math.max(...series.map(one => one.values.length));
   const named = small ? [] : series.filter(one => one.colour);
   const letters = Math.max(0, ...named.map(one => Math.min(18, one.name.length)));
-  const left = small ? 26 : 36, right = small ? 8 : Math.min(width * 0.3, 14 + 7.2 * letters), bottom = small ? 20 : 38;
+  const left = small ? 26 : 36, right = small ? 8 : Math.min(width * 0.36, 14 + 8 * letters), bottom = small ? 20 : 38;
   const ends = series.flatMap(one => [...one.values, ...(one.high ?? [])]).filter(value => value != null);
   const top = high ?? Math.max(1, ...ends) * 1.05;
   const X = t => left + (steps < 2 ? 0.5 : t / (steps - 1)) * (width - left - right);
@@ -153,7 +153,7 @@ function curves(width, height, series, { high, unit, small }) {
       drawn.append(text(X(t), height - bottom + 15, t + 1, { class: "tick", "text-anchor": "middle" }));
   if (!small) drawn.append(text(left, height - 4, `${unit}, after step`, { class: "axis" }));
   for (const one of series) drawn.append(...curve(one, X, Y, small));
-  drawn.append(...names(named, Y, width - right + 8));
+  drawn.append(...names(named, Y, width - right + 8, Math.floor((right - 8) / 7.8)));
   return drawn;
 }
 const pointsOf = values => values.map((value, t) => [t, value]).filter(([, value]) => value != null);
@@ -173,12 +173,12 @@ function curve(one, X, Y, small) {
         s("title", {}, `${one.name}, step ${t + 1}: ${shown(v, small ? 3 : 1)}`)));
   return drawn;
 }
-function names(series, Y, x) { // at the ends of the lines, none on another
+function names(series, Y, x, most) { // at the ends of the lines, none on another
   let last = -Infinity;
   const ended = series.map(one => ({ ...one, y: Y(pointsOf(one.values).at(-1)?.[1] ?? 0) }));
   return ended.sort((a, b) => a.y - b.y).map(one => {
     last = Math.max(one.y + 4, last + 15);
-    return text(x, last, cut(one.name, 18), { style: `fill:${one.colour}`, "font-weight": 650 });
+    return text(x, last, cut(one.name, most), { style: `fill:${one.colour}`, "font-weight": 650 });
   });
 }
 /* What `curves` draws of several runs: mean and sample standard deviation at each step. */

@@ -146,7 +146,7 @@ const SECTIONS = {
     const columns = ["method", "minutes", "timed runs", ...phases.map(phase => `${phase}, min`), "peak device memory",
       "kept from past data"];
     const cells = rows.map(one => [one.name, spread(one.minutes), `${one.minutes.length} of ${one.seeds.length}`,
-      ...phases.map(phase => shown(one.phases[phase])), gigabytes(one.peak), gigabytes(one.kept)]);
+      ...phases.map(phase => shown(one.phases[phase])), gigabytes(one.peak), megabytes(one.kept)]);
     const drawn = items.length
       ? [legend(phases.map((phase, i) => [phase, shade(i)])),
          labelled(lines(box.clientWidth, items, { unit: "minutes over all steps" }), `Time by phase: ${about()}`)]
@@ -186,6 +186,7 @@ const SECTIONS = {
     box.replaceChildren(note(`${chapter().facts}. Training: ${chapter().trained}.`), ...runs);
   },
 };
+const megabytes = values => (isWhole(values) ? `${shown(Math.max(...values) / 1e6, 2)} MB` : DASH);
 const gigabytes = values => (isWhole(values) ? `${shown(Math.max(...values) / 1e9, 2)} GB` : DASH);
 function lazily(words, fill) {
   const box = h("details", {}, h("summary", {}, words));
@@ -384,7 +385,10 @@ addEventListener("resize", () => {
   render();
 });
 addEventListener("beforeprint", () => {
-  for (const part of all(".part:not(#runs)")) part.open = true;
+  for (const part of all(".part:not(#runs)")) {
+    part.open = true;
+    if (SECTIONS[part.id]) drawSection(part.id); // the toggle event comes too late for the print
+  }
 });
 
 // ----- light and dark, and a page that is watched

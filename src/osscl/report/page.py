@@ -59,10 +59,10 @@ def build_page(
         split=_split,
         table_html=lambda table: Markup(to_html(table, "cards")),
         method_steps=METHOD_STEPS,
-        drawing=_own("method.svg"),
-        css=_own("page.css"),
-        charts=_own("charts.js"),
-        script=_own("page.js"),
+        drawing=page_part("method.svg"),
+        css=page_part("page.css"),
+        charts=page_part("charts.js"),
+        script=page_part("page.js"),
         data=data,
         version=__version__,
         records=len(records),
@@ -84,5 +84,6 @@ def is_demo_page(path: Path) -> bool:
         return False
 
 
-def _own(name: str) -> Markup:
+def page_part(name: str) -> Markup:
+    """A style sheet, script or drawing of the report's pages."""
     return Markup(files("osscl.report").joinpath(name).read_text(encoding="utf-8"))

@@ -49,7 +49,7 @@ def payload(records: Sequence[RunRecord], banks: Mapping[str, ImageBank]) -> Jso
     pictures = strips_of([entry.first for chapter in chapters for entry in chapter.entries if entry.gated], banks)
     most = max(len(entry.runs) for chapter in chapters for entry in chapter.entries)
     return {
-        "chapters": _told_apart([chapter_numbers(chapter, banks, pictures) for chapter in chapters]),
+        "chapters": _with_unique_schedules([chapter_numbers(chapter, banks, pictures) for chapter in chapters]),
         "opening": chapters.index(opening(chapters)),
         "gate": {name: words for name, words, _ in GATE},
         "known": {name: words for name, words, _ in KNOWN},
@@ -59,7 +59,7 @@ def payload(records: Sequence[RunRecord], banks: Mapping[str, ImageBank]) -> Jso
     }
 
 
-def _told_apart(chapters: Sequence[Json]) -> list[Json]:
+def _with_unique_schedules(chapters: Sequence[Json]) -> list[Json]:
     """Schedules that share a name in one setting get a number, for each chapter has an address of its own."""
     pairs = [(one["key"], one["schedule"]) for one in chapters]
     again = [pairs[:i].count(pair) for i, pair in enumerate(pairs)]
@@ -114,7 +114,7 @@ def entry_numbers(entry: Entry, pictures: Pictures) -> Json:
         "met": [len(step.new_classes) for step in first.steps],
         "confusion": first.confusion,
         "phases": _phase_minutes(timed),
-        "kept": [],  # bytes derived from past data; no record carries them yet
+        "kept": [run.memory_bytes for run in entry.runs if run.memory_bytes is not None],
         "minutes": [_rounded(run.minutes, 3) for run in timed],
         "peak": [run.made_by.peak_memory for run in entry.runs],
         "runs": [_made(run) for run in entry.runs],

@@ -1,4 +1,4 @@
-"""What the gate let in and kept out, as pictures where the data is at hand: each picture once, all within a budget."""
+"""Pictures of what the gate admitted and rejected, where the data is available: each once, all within a budget."""
 
 import base64
 import io
@@ -37,9 +37,9 @@ Places = Mapping[Row, tuple[Sprite, int]]
 
 @dataclass(frozen=True)
 class Tile:
-    """One row of U_t: what it really is, and where its picture lies."""
+    """One row of U_t: its true kind, and the place of its picture."""
 
-    kind: str  # seen, unseen, foreign; main where the labels are not at hand
+    kind: str  # seen, unseen, foreign; main where the labels are not available
     words: str
     sprite: Sprite | None = None  # None: no picture
     place: int = 0  # in the sprite
@@ -63,7 +63,7 @@ class Strip:
     """The strip of one run."""
 
     rows: tuple[StripRow, ...]
-    left_out: bool = False  # the data is at hand, the budget is spent
+    left_out: bool = False  # the data is available, but the budget is spent
 
     @property
     def tiles(self) -> tuple[Tile, ...]:
@@ -71,7 +71,7 @@ class Strip:
 
     @property
     def without_data(self) -> bool:
-        """Whether there would be pictures if the data were at hand."""
+        """Whether there are no pictures because the data is missing."""
         return not self.left_out and bool(self.tiles) and all(tile.sprite is None for tile in self.tiles)
 
 
@@ -85,7 +85,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Cut:
-    """A run's strip: of all steps, or of the first, middle and last; with so many tiles a side."""
+    """A run's strip: all steps, or the first, middle and last; with at most `tiles` pictures per side."""
 
     run: RunRecord
     whole: bool
@@ -102,13 +102,13 @@ class Cut:
         return gate.let_in[: self.tiles], gate.kept_out[: self.tiles]
 
     def pictured(self, banks: Banks) -> list[Row]:
-        """The rows whose picture is at hand."""
-        here = at_hand(self.run, banks)
+        """The rows whose picture is available."""
+        here = available_banks(self.run, banks)
         return [row for t in self.chosen for side in self.sides(t) for row in side if _is_in(row, here)]
 
 
 def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> Pictures:
-    """A few pictures for every run, then more, the most telling runs first, as far as the budget goes."""
+    """A few pictures for every run, then more within the budget, the most important runs first."""
     wanted = [Cut(run, *level) for level in LEVELS for run in sorted(runs, key=importance)]
     sizes = partial(_size, wanted, banks)
     granted = wanted[: bisect_right(range(1, len(wanted) + 1), budget, key=sizes)]
@@ -125,7 +125,7 @@ def importance(run: RunRecord) -> tuple[bool, bool]:
 
 
 def _size(wanted: Sequence[Cut], banks: Banks, count: int) -> int:
-    """Characters of the sprites that the first so many need."""
+    """Characters of the sprites that the first `count` cuts need."""
     sprites = sprites_of(_distinct(wanted[:count], banks), banks)
     return sum(len(sprite.uri) for sprite in {sprite for sprite, _ in sprites.values()})
 
@@ -134,8 +134,8 @@ def _distinct(cuts: Iterable[Cut], banks: Banks) -> list[Row]:
     return list(dict.fromkeys(row for cut in cuts for row in cut.pictured(banks)))
 
 
-def at_hand(run: RunRecord, banks: Banks) -> dict[str, ImageBank]:
-    """The sets that hold what the run has seen, and not other data under the same name."""
+def available_banks(run: RunRecord, banks: Banks) -> dict[str, ImageBank]:
+    """The data sets of the run; other data of the same name is not used."""
     return {name: bank for name, bank in banks.items() if bank.content == run.content.get(name)}
 
 
@@ -144,10 +144,10 @@ def _is_in(row: Row, banks: Banks) -> bool:
 
 
 def _strip(cut: Cut | None, run: RunRecord, banks: Banks, places: Places) -> Strip:
-    """Without a cut no picture had room: what the rows are is told all the same."""
+    """Without a cut there was no room for pictures; the rows are still described."""
     shown = cut or Cut(run, False, None)
     left_out = cut is None and bool(shown.pictured(banks))
-    here = at_hand(run, banks)
+    here = available_banks(run, banks)
     return Strip(tuple(_row(shown, t, here, {} if left_out else places) for t in shown.chosen), left_out)
 
 
@@ -169,7 +169,7 @@ def _tile(run: RunRecord, row: Row, met: set[int], banks: Banks, places: Places)
 
 
 def sprites_of(rows: Sequence[Row], banks: Banks) -> dict[Row, tuple[Sprite, int]]:
-    """Where each row's picture lies: one sprite for each size and number of channels."""
+    """The place of each row's picture: one sprite per size and number of channels."""
     shapes: dict[tuple[int, ...], list[Row]] = {}
     for row in rows:
         shapes.setdefault(tuple(banks[row[0]].train.images.shape[1:]), []).append(row)

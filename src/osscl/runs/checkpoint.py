@@ -13,10 +13,10 @@ import torch
 
 from osscl.config import from_plain, plain
 from osscl.device import device_name, synchronise
-from osscl.errors import OTHER_VERSION, DataError, Diverged, Stopped, UserError, memory_told
+from osscl.errors import OTHER_VERSION, DataError, Diverged, Stopped, UserError, as_memory_error
 from osscl.methods.base import Method, Progress
 from osscl.runs.record import Session, StepRecord, commit
-from osscl.storage import SUFFIX, is_locked, locked, read_newest_state, remove_state, set_aside, write_state
+from osscl.storage import SUFFIX, read_newest_state, remove_state, set_aside, write_state
 
 
 class Watcher(Protocol):
@@ -157,7 +157,7 @@ class RunCheckpointer(Checkpointer):
     def _restored(self, agent: Method, saved: dict[str, Any]) -> Position:
         if saved["content"] != self.content:
             raise UserError(f"the data has changed since this run started; delete {self.path.parent} to start over")
-        with memory_told():
+        with as_memory_error():
             agent.load_state(saved["method"])
         steps = [from_plain(StepRecord, step) for step in saved["steps"]]
         parts = [from_plain(Session, part) for part in saved["executed_with"]]
@@ -180,6 +180,3 @@ class RunCheckpointer(Checkpointer):
             "seconds": self.seconds(), "sessions": position.sessions, "content": self.content,
             "shared_device": self.shared_device, "executed_with": plain([*position.earlier, self.session]),
         }  # fmt: skip
-
-
-occupied, is_occupied = locked, is_locked  # former names, until all callers use the new ones

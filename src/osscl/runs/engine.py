@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from osscl.config import content_id
-from osscl.errors import Diverged, Occupied, SpecError, Stopped, UserError, unknown
+from osscl.errors import Diverged, Locked, SpecError, Stopped, UserError, unknown
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.record import RunRecord, read_record, write_record
 from osscl.runs.run import refuse_missing_sets, run
@@ -81,20 +81,20 @@ def _here(specs: Sequence[RunSpec], options: Options, watch: Watch | None) -> It
     started, failed = time.monotonic(), Failures(len(specs))
     waiting = list(specs)
     for last in (False, True):  # another process may finish a run while the others are running
-        occupied = []
+        locked_specs = []
         for spec in waiting:
             left = options.max_minutes
             if left is not None:
                 left = max(0.0, left - (time.monotonic() - started) / 60)
             try:
                 yield run_one(spec, replace(options, max_minutes=left), watch)
-            except Occupied as error:
-                occupied.append(spec)
+            except Locked as error:
+                locked_specs.append(spec)
                 if last or len(specs) == 1:
                     failed.add(spec, error)
             except Diverged as error:
                 failed.add(spec, error)
-        waiting = occupied
+        waiting = locked_specs
     failed.raise_any()
 
 
@@ -112,7 +112,7 @@ class Failures:
     def raise_any(self) -> None:
         if self.errors:
             reasons = "; ".join(f"{name}: {error}" for name, error in self.errors.items())
-            kind = Occupied if all(isinstance(error, Occupied) for error in self.errors.values()) else Diverged
+            kind = Locked if all(isinstance(error, Locked) for error in self.errors.values()) else Diverged
             raise kind(f"{len(self.errors)} of {self.runs} runs failed: {reasons}")
 
 
@@ -144,7 +144,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
     sent = replace(
         options, out=options.out.resolve(), data=data, watcher=Unwatched()
     )  # workers have their own working directory
-    with _cluster(engine.address) as ray:
+    with ray_cluster(engine.address) as ray:
         resources = _resources(ray, missing, options, engine)
         sent = replace(sent, shared_device=options.shared_device or part_of_a_gpu(resources))
         waiting = _submit(ray, missing, sent, watch, resources)
@@ -194,7 +194,7 @@ def _task(
     torch.set_num_threads(surroundings["threads"])  # sums over several threads differ in their last bits
     try:
         return run_one(spec, options, watch)
-    except (Diverged, Occupied) as error:
+    except (Diverged, Locked) as error:
         return error
 
 
@@ -233,7 +233,7 @@ def _file(spec: RunSpec, options: Options) -> Path:
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None) -> Iterator[Any]:
+def ray_cluster(address: str | None) -> Iterator[Any]:
     """Ray, connected to the caller's cluster, to the one at `address`, or to a new local one."""
     if address is not None:  # by default Ray asks a server that is not Ray twenty times, 40 s each
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")

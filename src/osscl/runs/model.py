@@ -14,7 +14,7 @@ from osscl.config import from_plain, plain
 from osscl.data.folders import image_files, read_images
 from osscl.data.images import as_tensor
 from osscl.device import pick_device, precision_of
-from osscl.errors import OTHER_VERSION, DataError, UserError, memory_told
+from osscl.errors import OTHER_VERSION, DataError, UserError, as_memory_error
 from osscl.methods import METHODS, method_class
 from osscl.methods.base import Discerning, FeatureExtractor, Method, Runtime, Schedule, Setting
 from osscl.runs.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
@@ -47,7 +47,7 @@ def agent_of(saved: Mapping[str, Any], runtime: Runtime, method: type | None = N
     config = config_from_plain(made["method"], getattr(method, "Config", None))
     images, augmentation = from_plain(ImageFormat, saved["images"]), from_plain(Augmentation, saved["augmentation"])
     setting = Setting(images, augmentation, saved["memory"], made["seed"], from_plain(Schedule, made["schedule"]))
-    with memory_told():
+    with as_memory_error():
         agent: Method = (method or method_class(config))(config, setting, runtime)
         agent.load_state(saved["method"])
     return agent, setting, config
@@ -62,6 +62,17 @@ class Prediction:
     probabilities: Tensor  # (n,) of the class named
     scores: Tensor | None  # (n,) how much it looks like a class learned; None for methods without such a score
     known: Tensor | None  # (n,) bool: the score is above the threshold
+    classes: tuple[str, ...] = ()  # columns of `class_probabilities`
+    class_probabilities: Tensor | None = None  # (n, k)
+    calibrated: bool = False  # whether a score is the share of known images that look less known
+
+    def top(self, number: int) -> list[list[tuple[str, float]]]:
+        """The most probable classes of each image with their probabilities, best first."""
+        if self.class_probabilities is None:
+            return [[(name, p)] for name, p in zip(self.names, self.probabilities.tolist(), strict=True)]
+        found = self.class_probabilities.topk(min(number, len(self.classes)), dim=1)
+        pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)
+        return [[(self.classes[c], p) for c, p in zip(*pair, strict=True)] for pair in pairs]
 
 
 class Model:
@@ -96,7 +107,7 @@ class Model:
             scores = self.agent.known_scores(x).cpu()
             known = scores > (own if threshold is None else threshold)
         names = tuple(self.class_names[c] for c in labels.tolist())
-        return Prediction(labels, names, best.values, scores, known)
+        return Prediction(labels, names, best.values, scores, known, self.classes, probabilities)
 
     def features(self, images: Tensor | np.ndarray[Any, Any]) -> Tensor:
         """Features (n, width) in which images of one class, learned or not, are close."""
@@ -143,6 +154,8 @@ def read_spec(folder: Path) -> RunSpec:
 def load(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
     """Load the model in a run folder. `method` is the class of your own method, with its `Config`."""
     saved = read_entry(Path(folder))
+    if "knowledge" in saved:
+        raise DataError(f"{folder} is an agent with a pretrained encoder: use osscl.ContinualClassifier.load")
     where = pick_device(device)
     kind = saved.get("spec", {}).get("method", {}).get("type")
     if method is None and isinstance(kind, str) and kind not in METHODS:

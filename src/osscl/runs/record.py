@@ -130,6 +130,8 @@ class RunRecord:
     content: Mapping[str, str]  # hash of each data set
     steps: tuple[StepRecord, ...]
     made_by: Provenance
+    # Bytes of past data kept after the last step: images of M, statistics; None in records of earlier versions.
+    memory_bytes: int | None = added_later(None, legacy=None)
 
     if not TYPE_CHECKING:
 

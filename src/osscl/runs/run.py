@@ -20,8 +20,8 @@ from osscl.data.images import ImageBank
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
 from osscl.methods import METHODS, method_name
-from osscl.methods.base import Method, Progress, Runtime, Setting
-from osscl.runs.checkpoint import Options, Position, RunCheckpointer, occupied, set_aside_on_divergence
+from osscl.methods.base import Method, Progress, Runtime, Setting, bytes_kept
+from osscl.runs.checkpoint import Options, Position, RunCheckpointer, set_aside_on_divergence
 from osscl.runs.evaluate import evaluate, judge_gate, judge_known, refuse_divergence, refuse_divergent_loss
 from osscl.runs.model import save_model
 from osscl.runs.progress import watched_options
@@ -34,7 +34,7 @@ from osscl.runs.record import (
     write_record,
 )  # fmt: skip
 from osscl.runs.spec import RunSpec, display_name, spec_to_plain
-from osscl.storage import remove_state, write_text
+from osscl.storage import locked, remove_state, write_text
 from osscl.stream.build import build_stream, capped
 from osscl.stream.manifest import rows_digest, to_manifest
 from osscl.stream.step import Stream
@@ -69,7 +69,7 @@ def run(
     built = build_stream(spec.scenario, banks, spec.seed)
     stream = capped(checked(spec, stream, built) if stream is not None else built, spec.schedule.row_cap)
     title = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}"
-    with occupied(folder), set_aside_on_divergence(folder), watched_options(options, title, progress) as options:
+    with locked(folder), set_aside_on_divergence(folder), watched_options(options, title, progress) as options:
         if finished.exists():  # finished by another process in the meantime
             return read_record(finished, type(spec.method))
         if not (folder / "spec.json").exists():
@@ -168,6 +168,7 @@ def make_record(
         content=stream.content,
         steps=tuple(position.steps),
         made_by=made_by,
+        memory_bytes=bytes_kept(agent),
     )
 
 

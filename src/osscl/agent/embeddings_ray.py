@@ -1,0 +1,134 @@
+"""Embed a pile on a Ray cluster with Ray Data: each picture once, bit-identical to local embeddings."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from osscl.agent.embedding_store import EmbeddingStore, KeyIndex
+from osscl.agent.embeddings import (
+    Collector,
+    Embedded,
+    Source,
+    Work,
+    file_key,
+    require_own_store,
+    silent,
+    work_on,
+)
+from osscl.data.folders import ReadProgress
+from osscl.data.images import Array
+from osscl.data.pictures import decode_photo, hearing_warnings, read_content
+from osscl.errors import DataError, UserError
+from osscl.vision.pretrained import PretrainedEncoder
+
+BATCH = 16  # pictures a task: what is done again when a worker is lost
+BLOCK = 64  # pictures a block of the dataset,
+MOST_BLOCKS = 4096  # or more, where there would be too many blocks
+
+Batch = dict[str, Array]
+
+
+def embed_on_ray(
+    paths: Sequence[Path],
+    load: Callable[[], PretrainedEncoder],
+    store: EmbeddingStore,
+    progress: ReadProgress = silent,
+    workers: int | None = None,
+) -> Embedded:
+    """Embed image files on the Ray cluster that this process is connected to.
+
+    Each worker reads the files itself, under the same paths, and embeds on one CPU. This process alone writes to the
+    store, so that only the files have to be on a shared disk. What a lost worker was at is done again by another one.
+
+    Args:
+        paths: the files.
+        load: makes the encoder in a worker, as `functools.partial(load_encoder, name)`; it must pickle.
+        store: what is in it is neither decoded nor embedded again.
+        progress: called after each picture.
+        workers: at most so many; None takes every CPU of the cluster.
+    """
+    ray = _connected()
+    encoder = load()
+    require_own_store(encoder, store)
+    store.refresh()
+    collector = Collector(encoder, store, len(paths), named=lambda i: str(paths[i]))
+    if not paths:
+        return collector.done()
+    size = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+    items = [{"index": i, "path": str(path)} for i, path in enumerate(paths)]
+    blocks = min(MOST_BLOCKS, -(-len(paths) // BLOCK))
+    made = ray.data.from_items(items, override_num_blocks=blocks).map_batches(
+        Embedder,
+        fn_constructor_args=(load, store.content_hash, store.views, ray.put(store.keys())),
+        batch_size=BATCH,
+        batch_format="numpy",
+        num_cpus=1,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=size),
+    )
+    done = 0
+    for batch in made.iter_batches(batch_size=None, batch_format="numpy"):
+        if batch["other"].any():
+            raise DataError(f"{encoder.name} has other weights on a worker of the cluster than here")
+        for i, work in _unpacked(batch, store):
+            collector.add(i, work)
+            done += 1
+            progress(done, len(paths))
+    return collector.done()
+
+
+class Embedder:
+    """A worker of the cluster; it loads the encoder once."""
+
+    def __init__(self, load: Callable[[], PretrainedEncoder], content_hash: str, views: int, known: Any) -> None:
+        self.encoder, self.views = load(), views
+        self.is_other = self.encoder.content_hash != content_hash  # Ray would try a worker that raises again and again
+        keys: Array = _connected().get(known)
+        self.known = KeyIndex()
+        self.known.extend(np.concatenate([keys, np.zeros_like(keys)], 1))
+
+    def __call__(self, batch: Batch) -> Batch:
+        with hearing_warnings():
+            works = [Work() if self.is_other else self._work(Path(str(path))) for path in batch["path"]]
+        none = np.zeros((self.views, self.encoder.dim), np.float32)
+        return {
+            "index": batch["index"],
+            "other": np.full(len(works), self.is_other),
+            "key": np.array([work.key.hex() for work in works]),
+            "made": np.stack([none if work.made is None else work.made.numpy() for work in works]),
+            "is_made": np.array([work.made is not None for work in works]),
+            "note": np.array([work.note or "" for work in works]),
+            "problem": np.array([work.problem or "" for work in works]),
+        }
+
+    def _work(self, path: Path) -> Work:
+        def source() -> Source:
+            content = read_content(path)
+            return Source(file_key(content), lambda: decode_photo(content, path, self.encoder.size))
+
+        work = work_on(source, self.encoder, self.views, self.known.find)
+        if work.made is not None and self.encoder.batch_size > 1:
+            return replace(work, made=self.encoder.embed(work.made))
+        return work
+
+
+def _unpacked(batch: Batch, store: EmbeddingStore) -> Iterator[tuple[int, Work]]:
+    for j, i in enumerate(batch["index"]):
+        problem, note = str(batch["problem"][j]) or None, str(batch["note"][j]) or None
+        key = bytes.fromhex(str(batch["key"][j]))
+        made = torch.from_numpy(np.array(batch["made"][j])) if batch["is_made"][j] else None
+        yield int(i), Work(key, -1 if made is not None or problem else store.find(key), made, note, problem)
+
+
+def _connected() -> Any:
+    try:
+        import ray
+        import ray.data
+    except ImportError:
+        raise UserError('the engine ray needs Ray: pip install "osscl[ray]"') from None
+    if not ray.is_initialized():
+        raise UserError("not connected to a Ray cluster")
+    return ray

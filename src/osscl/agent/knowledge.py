@@ -1,0 +1,171 @@
+"""What an agent knows about embeddings: sums per class, sums over the pile, a head and a calibrated threshold.
+
+Everything is immutable: a step, or a renamed, merged or removed class, makes a new `Knowledge`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osscl.learn.embedded import (
+    ClassSums,
+    EmbeddingHead,
+    LazySpreads,
+    Trials,
+    candidates,
+    choose_candidate,
+    fit_embedding_head,
+    summarise,
+)
+from osscl.learn.unknown import Calibration, PileSums, Unknown, fit_unknown, unknown_from
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """Everything learned from embeddings of one encoder."""
+
+    sums: ClassSums
+    world: PileSums
+    trials: Trials
+    calibration: Calibration
+    kept: Tensor  # (m, width) float32 labelled rows in memory
+    kept_labels: tuple[str, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.sums.names
+
+    @cached_property
+    def head(self) -> EmbeddingHead:
+        ways = candidates(len(self.sums.means))
+        chosen, temperature = choose_candidate(self.trials, ways, self.sums)
+        return EmbeddingHead(self.sums, LazySpreads(self.sums), chosen, temperature, self.trials)
+
+    @cached_property
+    def unknown(self) -> Unknown:
+        return unknown_from(self.head, self.world, self.calibration)
+
+    def renamed(self, old: str, new: str) -> "Knowledge":
+        scores = self.calibration.renamed(old, new)
+        return self._edited(self.sums.renamed(old, new), scores, lambda name: new if name == old else name)
+
+    def merged(self, gone: str, into: str) -> "Knowledge":
+        """All rows of `gone` as if they had been labelled `into`."""
+        scores = self.calibration.renamed(gone, into)
+        return self._edited(self.sums.merged(gone, into), scores, lambda name: into if name == gone else name)
+
+    def removed(self, gone: str) -> "Knowledge":
+        """Without a class, its rows in memory and its calibration scores."""
+        scores = self.calibration.without(gone)
+        return self._edited(self.sums.without(gone), scores, lambda name: None if name == gone else name)
+
+    def relabeled(self, row: Tensor, old: str, new: str | None) -> "Knowledge":
+        """Take a labelled row (width,) out of one class, and into another one unless `new` is None."""
+        sums = self.sums.without_row(row, old)
+        if new is not None:
+            added = summarise(row[None], torch.zeros(1, dtype=torch.long), [new], self.sums.widths)
+            sums = sums.joined(added)
+        same = [torch.equal(row, kept) and label == old for kept, label in self._memory()]
+        labels = [new if is_it else label for is_it, label in zip(same, self.kept_labels, strict=True)]
+        left = [i for i, label in enumerate(labels) if label is not None]
+        kept_labels = tuple(label for label in labels if label is not None)
+        edited = replace(self, kept=self.kept[left], kept_labels=kept_labels)
+        scores = self.calibration if old in sums.names else self.calibration.without(old)
+        return edited._edited(sums, scores, lambda name: name if name in sums.names else None)
+
+    def _memory(self) -> Iterable[tuple[Tensor, str]]:
+        return zip(self.kept, self.kept_labels, strict=True)
+
+    def _edited(self, sums: ClassSums, calibration: Calibration, rename: Callable[[str], str | None]) -> "Knowledge":
+        """The same with other sums and scores; rows in memory are renamed, and dropped if their name becomes None."""
+        names = [rename(name) for name in self.kept_labels]
+        left = [i for i, name in enumerate(names) if name is not None]
+        kept, labels = self.kept[left], tuple(name for name in names if name is not None)
+        return _refitted(sums, self.world, kept, labels, (kept, labels), self.trials, calibration)
+
+    def state(self) -> dict[str, Any]:
+        """As nested tensors and lists to store."""
+        return {
+            "names": list(self.sums.names),
+            "sums": self.sums.state(),
+            "world": self.world.state(),
+            "trials": self.trials.state(),
+            "calibration": {"names": list(self.calibration.names), **self.calibration.state()},
+            "kept": self.kept,
+            "kept_labels": list(self.kept_labels),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Knowledge":
+        scores = state["calibration"]
+        return cls(
+            ClassSums.from_state(state["names"], state["sums"]),
+            PileSums.from_state(state["world"]),
+            Trials.from_state(state["trials"]),
+            Calibration(tuple(scores["names"]), scores["parts"], scores["owners"]),
+            state["kept"],
+            tuple(state["kept_labels"]),
+        )
+
+
+def learn_rows(
+    before: Knowledge | None, rows: Tensor, labels: Sequence[str], pile: PileSums, widths: Sequence[int], memory: int
+) -> Knowledge:
+    """Learn labelled rows (n, width) and the sums of a pile on top of what is known; n may be 0 then.
+
+    Labelled rows in memory are judged again with the new classes. With memory 0 only the scores they left count.
+    """
+    sums = before.sums if before is not None else None
+    if labels:
+        names = sorted(set(labels))
+        targets = torch.tensor([names.index(label) for label in labels])
+        more = summarise(rows, targets, names, widths)
+        sums = more if sums is None else sums.joined(more)
+    assert sums is not None
+    world = pile if before is None else before.world.joined(pile)
+    kept = rows if before is None else torch.cat((before.kept, rows))
+    kept_labels = (*(() if before is None else before.kept_labels), *labels)
+    in_memory = _balanced(kept_labels, memory)
+    memorized = kept[in_memory], tuple(kept_labels[i] for i in in_memory)
+    carried = before if before is not None and not len(before.kept) else None
+    trials = carried.trials if carried is not None else None
+    calibration = carried.calibration if carried is not None else None
+    return _refitted(sums, world, kept, kept_labels, memorized, trials, calibration)
+
+
+def _refitted(
+    sums: ClassSums,
+    world: PileSums,
+    rows: Tensor,
+    labels: Sequence[str],
+    memory: tuple[Tensor, tuple[str, ...]],
+    trials: Trials | None,
+    calibration: Calibration | None,
+) -> Knowledge:
+    """Choose the head and calibrate on these rows, each left out; without any row, keep the earlier choice."""
+    if not len(rows) and trials is not None and calibration is not None:
+        return Knowledge(sums, world, trials, calibration, *memory)
+    targets = torch.tensor([sums.names.index(label) for label in labels], dtype=torch.long)
+    carried = None if len(rows) and len(memory[0]) else trials
+    head = fit_embedding_head(sums, rows, targets, carried)
+    unknown = fit_unknown(head, world, rows, targets, None if carried is None else calibration)
+    made = Knowledge(sums, world, head.trials, unknown.calibration, *memory)
+    made.__dict__.update(head=head, unknown=unknown)  # computed already
+    return made
+
+
+def _balanced(labels: Sequence[str], memory: int) -> list[int]:
+    """Rows to keep: as evenly over classes as possible, the earliest of each class."""
+    if len(labels) <= memory:
+        return [*range(len(labels))]
+    seen: dict[str, int] = {}
+    ranks = []
+    for label in labels:
+        ranks.append(seen.get(label, 0))
+        seen[label] = ranks[-1] + 1
+    order = sorted(range(len(labels)), key=lambda i: (ranks[i], i))
+    return sorted(order[:memory])

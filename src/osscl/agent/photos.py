@@ -1,0 +1,347 @@
+"""The learner behind a pretrained encoder: photographs are embedded once, and only statistics of them are learned."""
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from osscl.agent.embedding_store import EmbeddingStore
+from osscl.agent.embeddings import Embedded, embed_images, embed_paths, open_store, silent
+from osscl.agent.inputs import Images, as_class_names, require_consistent
+from osscl.agent.knowledge import Knowledge, learn_rows
+from osscl.agent.store import HeadChoice, StepOutcome
+from osscl.config import require
+from osscl.data.cache import cache_dir
+from osscl.data.folders import ReadProgress
+from osscl.device import prepare
+from osscl.errors import DataError, UserError, unknown
+from osscl.learn.embedded import DISCRIMINANTS, MEANS, candidates
+from osscl.learn.grouping import comparable
+from osscl.learn.unknown import summarise_pile
+from osscl.runs.model import Prediction
+from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder, one_thread
+
+Photos = Images | Sequence[str | Path | Image.Image]
+ROWS_AT_A_TIME = 4096  # rows in memory at a time
+
+
+@dataclass(frozen=True)
+class PhotoSettings:
+    """What a photo agent is made with; fixed by its first step."""
+
+    encoder: str  # a name, a folder or a hub id
+    content_hash: str  # of its weights and preprocessing
+    views: int = 2
+    memory: int = 1000  # labelled embeddings kept, over all classes
+    reject: float = 0.05  # share of known images that may be called unknown
+
+    def __post_init__(self) -> None:
+        require(type(self.memory) is int and self.memory >= 0, self, "memory", "a whole number, 0 or more")
+        require(isinstance(self.reject, float) and 0 < self.reject < 0.5, self, "reject", "between 0 and 0.5")
+
+
+@dataclass(frozen=True)
+class PhotoStep:
+    """A step of embedded photographs."""
+
+    rows: Tensor  # (n, width) float32
+    labels: tuple[str, ...]
+    digests: tuple[int, ...]
+    unlabeled: Embedded
+    unlabeled_digests: Tensor  # (m,) int64
+    content: str
+    skipped: int = 0
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.labels)))
+
+    def only(self, rows: Sequence[int]) -> Self:
+        labels = tuple(self.labels[row] for row in rows)
+        digests = tuple(self.digests[row] for row in rows)
+        skipped = len(self.labels) - len(rows)
+        return replace(self, rows=self.rows[list(rows)], labels=labels, digests=digests, skipped=skipped)
+
+
+class PhotoLearner:
+    """Statistics of embeddings: class means, a shared covariance, a head chosen by leaving images out."""
+
+    def __init__(self, encoder: PretrainedEncoder, settings: PhotoSettings, device: torch.device) -> None:
+        self.settings, self.device, self.engine = settings, device, "local"
+        self.encoder = CombinedViews(encoder, settings.views)
+        self.knowledge: Knowledge | None = None
+        self.pile_digests = torch.empty(0, dtype=torch.long)  # of all unlabelled images seen, sorted
+        self.keep: Callable[[bool], None] | None = None
+        self.progress: Callable[[Any], None] | None = None
+
+    @cached_property
+    def store(self) -> EmbeddingStore:
+        return open_store(cache_dir() / "embeddings", self.encoder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies open the store again."""
+        return {key: value for key, value in vars(self).items() if key != "store"}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PhotoLearner":
+        """Knowledge is immutable and the encoder frozen: copies share them."""
+        made = PhotoLearner.__new__(PhotoLearner)
+        vars(made).update({**self.__getstate__(), "keep": None, "progress": None})
+        return made
+
+    # ----- images to rows
+
+    def embed(self, photos: Photos, progress: ReadProgress = silent) -> Embedded:
+        """Embed image files, Pillow images or uint8 images (n, 1 or 3, height, width); each content once."""
+        if len(photos) and isinstance(photos[0], str | Path):
+            paths = [Path(str(path)) for path in photos]
+            if self.engine == "ray":
+                from osscl.agent.embeddings_ray import embed_on_ray
+
+                load = partial(load_combined, self.settings.encoder, self.settings.views)
+                return embed_on_ray(paths, load, self.store, progress)
+            return embed_paths(paths, self.encoder, self.store, progress)
+        return embed_images(photos, self.encoder, self.store, progress)  # type: ignore[arg-type]
+
+    def check(self, images: Photos | None, labels: Sequence[Any], unlabeled: Photos | None) -> PhotoStep:
+        """Embed and validate one step; an image that cannot be read is an error."""
+        found = self.embed([] if images is None else images)
+        pile = self.embed([] if unlabeled is None else unlabeled)
+        for part in (found, pile):
+            if part.skipped:
+                raise DataError(part.skipped[0].reason)
+        return self.step(found, labels, pile)
+
+    def step(self, labeled: Embedded, labels: Sequence[Any], pile: Embedded) -> PhotoStep:
+        """Validate one step of images that are embedded already."""
+        if not len(labeled) and not len(pile):
+            raise DataError("nothing to learn from: give labelled images, unlabelled images, or both")
+        names, digests = as_class_names(labels), image_digests(labeled)
+        require_consistent(digests, names)
+        others = torch.tensor(image_digests(pile), dtype=torch.long)
+        content = hashlib.blake2b(repr((digests, names)).encode() + others.numpy().tobytes(), digest_size=16)
+        return PhotoStep(image_rows(labeled), names, digests, pile, others, content.hexdigest())
+
+    def digests(self, images: Photos) -> tuple[int, ...]:
+        return image_digests(self.embed(images))
+
+    # ----- learning
+
+    def require_first(self, given: PhotoStep) -> None:
+        """Any labelled images will do."""
+
+    def require_format(self, given: PhotoStep) -> None:
+        """Images of any size are embedded."""
+
+    def require_next(self, given: PhotoStep, known: Sequence[str]) -> None:
+        new = ~torch.isin(given.unlabeled_digests, self.pile_digests)
+        if not given.labels and not bool(new.any()):
+            raise UserError("nothing new: all of these images were learned before")
+
+    def begin(self, given: PhotoStep) -> None:
+        prepare(self.device)
+        self.knowledge, self.pile_digests = None, torch.empty(0, dtype=torch.long)
+
+    def learn(self, given: PhotoStep, index: int, known: Sequence[str]) -> StepOutcome:
+        """Add the step's labelled images and the images of its pile that are new."""
+        started = time.monotonic()
+        first = _first_of_each(given.unlabeled_digests)
+        fresh = first & ~torch.isin(given.unlabeled_digests, self.pile_digests)
+        with one_thread():  # for the same bits on any number of cores
+            pile = summarise_pile((part[mask] for part, mask in _pile_rows(given, fresh)), self.encoder.widths)
+            memory, widths = self.settings.memory, self.encoder.widths
+            self.knowledge = learn_rows(self.knowledge, given.rows, given.labels, pile, widths, memory)
+            self.pile_digests = torch.cat((self.pile_digests, given.unlabeled_digests[fresh])).sort().values
+            let_in = self._count_known(given) if len(given.unlabeled) else None
+        return StepOutcome(len(given.unlabeled), let_in, time.monotonic() - started, self.choice())
+
+    def _count_known(self, given: PhotoStep) -> int:
+        assert self.knowledge is not None
+        parts = (part for part, _ in _pile_rows(given, torch.ones(len(given.unlabeled), dtype=torch.bool)))
+        return sum(int((~self.knowledge.unknown.rejects(part, self.settings.reject)).sum()) for part in parts)
+
+    def choice(self) -> HeadChoice:
+        """The head in use, with its left-out accuracy and that of the two baselines."""
+        assert self.knowledge is not None
+        head = self.knowledge.head
+        ways, rows = candidates(len(head.sums.means)), max(head.trials.rows, 1)
+        right = [100 * float(head.trials.right[ways.index(way)]) / rows for way in (head.chosen, MEANS, DISCRIMINANTS)]
+        return HeadChoice(str(head.chosen), head.trials.rows, *(round(value, 2) for value in right))
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that restores the learner as it is now."""
+        before = {"knowledge": self.knowledge, "pile_digests": self.pile_digests}
+        return lambda: vars(self).update(before)
+
+    # ----- changes of classes
+
+    def rename(self, old: str, new: str) -> None:
+        self.knowledge = self._known(old).renamed(old, new)
+
+    def merge(self, gone: str, into: str) -> None:
+        self._known(into)
+        self.knowledge = self._known(gone).merged(gone, into)
+
+    def remove(self, gone: str) -> None:
+        if len(self._known(gone).classes) == 1:
+            raise UserError(f"{gone!r} is the only class: delete the agent's folder instead")
+        self.knowledge = self._known(gone).removed(gone)
+
+    def relabel(self, row: Tensor, old: str, new: str | None) -> None:
+        known = self._known(old)
+        if new is None and len(known.classes) == 1 and float(known.sums.counts[0]) <= 1:
+            raise UserError("this is the only image learned: delete the agent's folder instead")
+        self.knowledge = known.relabeled(row, old, new)
+
+    def _known(self, name: str) -> Knowledge:
+        assert self.knowledge is not None
+        if name not in self.knowledge.classes:
+            raise unknown("class", name, self.knowledge.classes)
+        return self.knowledge
+
+    # ----- use and storage
+
+    def model(self, class_names: Sequence[str]) -> "PhotoModel":
+        assert self.knowledge is not None
+        return PhotoModel(self, self.knowledge)
+
+    def entry(self, class_names: Sequence[str]) -> dict[str, Any]:
+        assert self.knowledge is not None
+        made = {"settings": vars(self.settings), "class_names": list(class_names)}
+        return {**made, "knowledge": self.knowledge.state(), "pile_digests": self.pile_digests}
+
+    def is_same(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an entry was made with these settings."""
+        return bool(entry.get("settings") == vars(self.settings))
+
+    def resume(self, entry: Mapping[str, Any]) -> None:
+        """Steps take seconds once images are embedded, and embeddings are cached: there is nothing to resume."""
+
+    @classmethod
+    def from_entry(cls, entry: Mapping[str, Any], device: torch.device, folder: Path | None = None) -> "PhotoLearner":
+        settings = PhotoSettings(**entry["settings"])
+        made = cls(_encoder_of(settings, device, folder), settings, device)
+        made.knowledge = Knowledge.from_state(entry["knowledge"])
+        made.pile_digests = entry["pile_digests"]
+        return made
+
+
+class PhotoModel:
+    """A photo agent for prediction."""
+
+    def __init__(self, learner: PhotoLearner, knowledge: Knowledge) -> None:
+        self.learner, self.knowledge = learner, knowledge
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.knowledge.classes
+
+    @property
+    def reject(self) -> float:
+        return self.learner.settings.reject
+
+    def predict(self, photos: Photos, reject: float | None = None) -> Prediction:
+        """Classes, probabilities and how known each image looks; an image that cannot be read is an error."""
+        found = self.learner.embed(photos)
+        if found.skipped:
+            raise DataError(found.skipped[0].reason)
+        return self.predict_embedded(found, reject)
+
+    def predict_embedded(self, found: Embedded, reject: float | None = None) -> Prediction:
+        """Predictions for images that are embedded already."""
+        parts = [self.predict_rows(rows, reject) for rows in chunks(found)]
+        return _joined(parts) if parts else self.predict_rows(image_rows(found), reject)
+
+    def predict_rows(self, rows: Tensor, reject: float | None = None) -> Prediction:
+        """Predictions for embeddings (n, width)."""
+        with one_thread():
+            probabilities = self.knowledge.head.predict_proba(rows).float()
+            share = self.knowledge.unknown.known(rows).float()
+        best = probabilities.max(1)
+        names = tuple(self.classes[c] for c in best.indices.tolist())
+        known = share >= (self.reject if reject is None else reject)
+        return Prediction(best.indices, names, best.values, share, known, self.classes, probabilities, calibrated=True)
+
+    def baseline_names(self, rows: Tensor) -> dict[str, tuple[str, ...]]:
+        """What the two plain baselines predict for embeddings (n, width)."""
+        ways = {"class means": MEANS, "discriminants": DISCRIMINANTS}
+        found = {name: self.knowledge.head.logits(rows, way).argmax(1).tolist() for name, way in ways.items()}
+        return {name: tuple(self.classes[c] for c in columns) for name, columns in found.items()}
+
+    def features(self, rows: Tensor) -> Tensor:
+        """Rows (n, width) in a space where groups of unknown images can be found, (n, d)."""
+        return comparable(self.knowledge.head, rows)
+
+
+def chunks(found: Embedded, size: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
+    """The embeddings (n, width) in parts, read from disk one after another."""
+    for _, values in found.batches(size):
+        yield torch.from_numpy(values[:, 0])
+
+
+def load_combined(name: str, views: int, device: str = "cpu") -> PretrainedEncoder:
+    """An encoder with its views combined, as Ray workers load it."""
+    return CombinedViews(load_encoder(name, device), views)
+
+
+def bundle_encoder(name: str, folder: Path) -> None:
+    """Copy an encoder's weights into an agent's folder, so that it works where the encoder is not installed."""
+    from osscl.vision.pretrained import encoder_files
+
+    target = folder / "encoder"
+    if target.exists():
+        return
+    draft = folder / f".encoder-{time.monotonic_ns()}"
+    draft.mkdir(parents=True)
+    for file in encoder_files(name):
+        shutil.copyfile(file, draft / file.name)
+    draft.rename(target)
+
+
+def _encoder_of(settings: PhotoSettings, device: torch.device, folder: Path | None) -> PretrainedEncoder:
+    """The encoder an agent was made with, from its own folder if bundled; other weights are refused."""
+    bundled = folder / "encoder" if folder is not None and (folder / "encoder").is_dir() else None
+    encoder = load_encoder(settings.encoder, device, bundled)
+    if encoder.content_hash != settings.content_hash:
+        raise DataError(
+            f"{settings.encoder} has other weights than the agent was trained with: install those, or fit a new agent"
+        )
+    return encoder
+
+
+def image_digests(found: Embedded) -> tuple[int, ...]:
+    """A 64-bit hash of the content of each image."""
+    return tuple(int.from_bytes(found.store.key(int(row))[:8], "big", signed=True) for row in found.rows)
+
+
+def image_rows(found: Embedded) -> Tensor:
+    return torch.from_numpy(found.values()[:, 0])
+
+
+def _pile_rows(given: PhotoStep, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    for part, values in given.unlabeled.batches(ROWS_AT_A_TIME):
+        yield torch.from_numpy(values[:, 0]), wanted[part]
+
+
+def _first_of_each(digests: Tensor) -> Tensor:
+    """Whether each entry is the first of its value, (n,) bool."""
+    first = torch.zeros(len(digests), dtype=torch.bool)
+    first[torch.from_numpy(np.unique(digests.numpy(), return_index=True)[1])] = True
+    return first
+
+
+def _joined(parts: Sequence[Prediction]) -> Prediction:
+    def cat(name: str) -> Any:
+        return torch.cat([getattr(part, name) for part in parts])
+
+    names = tuple(name for part in parts for name in part.names)
+    numbers = cat("labels"), names, cat("probabilities"), cat("scores"), cat("known")
+    return Prediction(*numbers, parts[0].classes, cat("class_probabilities"), calibrated=True)

@@ -1,0 +1,350 @@
+"""`osscl predict` and `sort`: use a trained model on images."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osscl.cli.agent import report_problems
+from osscl.cli.options import Device
+from osscl.errors import DataError, UserError, unknown
+from osscl.text import printable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from osscl.agent.photos import PhotoModel
+    from osscl.agent.sorting import SortedPicture
+    from osscl.data.images import ImageBank
+    from osscl.runs.model import Model, Prediction
+
+MOST_SUMMARIZED = 400  # held-out rows in the closing line
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of an agent.")],
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[IMAGE]...", help="Image files or folders, searched recursively; else test images."),
+    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Show this many classes of each image.")] = None,
+    reject: Annotated[
+        float | None,
+        typer.Option(help="Share of known images that may be called unknown; the agent's own by default."),
+    ] = None,
+    sample: Annotated[int, typer.Option(min=1, help="How many test images, if no image is given.")] = 8,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Score above which an image looks known, for models without an encoder.", show_default=False),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets are.", show_default=False)] = None,
+    device: Device = "auto",
+    format: Annotated[str, typer.Option(help="table, csv or json.")] = "table",
+) -> None:  # fmt: skip
+    """Predict the class of each image, and whether it looks known."""
+    from osscl.runs.model import load, require_threshold
+
+    if format not in OUTPUT_FORMATS:
+        raise unknown("format", format, OUTPUT_FORMATS)
+    if (photos := photo_model(folder, device, threshold, reject)) is not None:
+        _predict_photos(photos, images, reject, top or 3, format)
+        return
+    loaded = load(folder, device)
+    require_threshold(loaded, threshold, folder)
+    threshold = loaded.threshold if threshold is None else threshold
+    unread = False
+    if images:
+        rows, names, unread = _read(images, loaded)
+        _show(loaded.predict(rows, threshold), names, [], top or 1, format)
+    else:
+        _sample(folder, loaded, sample, threshold, data, format)
+    if threshold is not None and format == "table":
+        typer.echo(f"an image looks known if its score is above {threshold:.3f} (--threshold)")
+    if unread:
+        raise typer.Exit(2)
+
+
+def photo_model(folder: Path, device: str, threshold: float | None, reject: float | None) -> "PhotoModel | None":
+    """The model of an agent with a pretrained encoder; None for other models."""
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.photos import PhotoModel
+    from osscl.runs.model import read_entry
+
+    if reject is not None and not 0 < reject < 1:
+        raise UserError(f"--reject must be between 0 and 1, got {reject:g}")
+    if "knowledge" not in read_entry(folder, tensors=False):
+        if reject is not None:
+            raise UserError("--reject is for agents with a pretrained encoder; use --threshold")
+        return None
+    if threshold is not None:
+        raise UserError("--threshold is for models without a pretrained encoder; use --reject")
+    made = ContinualClassifier.load(folder, device, finished=True).model
+    assert isinstance(made, PhotoModel)
+    return made
+
+
+def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: float | None, top: int, form: str) -> None:
+    from osscl.data.folders import image_files
+
+    if not images:
+        raise UserError("give images to predict")
+    files, problems = list[Path](), list[str]()
+    for path in images:
+        try:
+            files += image_files(path)
+        except DataError as error:
+            problems.append(str(error))
+    found = photos.learner.embed(files)
+    problems += [one.reason for one in found.skipped]
+    if not len(found):
+        raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+    report_problems(problems)
+    predictions = photos.predict_embedded(found, reject)
+    _show(predictions, [str(files[i]) for i in found.indices], [], top, form)
+    if form == "table":
+        limit = 100 * (photos.reject if reject is None else reject)
+        typer.echo(f"known %: share of known images that look less known; below {limit:g} % unknown (--reject)")
+    if problems:
+        raise typer.Exit(2)
+
+
+def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool]":
+    """The readable images and their names; unreadable ones among several are reported and skipped."""
+    from osscl.data.folders import decoded, image_files
+
+    files, problems = list[Path](), list[str]()
+    for path in images:
+        try:
+            files += image_files(path)
+        except DataError as error:
+            problems.append(str(error))
+    rows, kept, unread = decoded(files, loaded.images.size, loaded.images.channels)
+    problems += unread
+    if not kept:
+        raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+    report_problems(problems)
+    return rows, list(map(str, kept)), bool(problems)
+
+
+def _sample(folder: Path, loaded: "Model", sample: int, threshold: float | None, data: Path | None, form: str) -> None:
+    """Predict test images of the main data set and of a peripheral one."""
+    import torch
+
+    from osscl.runs.model import read_spec
+
+    scenario = read_spec(folder).scenario
+    counts = {scenario.main: sample - sample // 4, **dict.fromkeys(scenario.peripheral[:1], sample // 4)}
+    held_out = {name: bank for name in counts if len((bank := _bank(name, data)).test)}
+    if scenario.main not in held_out:
+        raise UserError(f"{scenario.main} has no test images: give image files")
+    every = {
+        name: _rows(bank, loaded.agent.classes if name == scenario.main else None) for name, bank in held_out.items()
+    }
+    rows = {name: every[name][: counts[name]] for name in held_out}
+    names = [f"{name} test {row}" for name in held_out for row in rows[name].tolist()]
+    truth = [word for name, bank in held_out.items() for word in _words(bank, rows[name])]
+    pictures = torch.cat([bank.test.images[rows[name]] for name, bank in held_out.items()])
+    _show(loaded.predict(pictures, threshold), names, truth, 1, form)
+    if form == "table":
+        for name, bank in held_out.items():
+            typer.echo(_summary(loaded, name, bank, every[name], threshold, learned=name == scenario.main))
+
+
+def _show(found: "Prediction", names: list[str], truth: list[str], top: int, form: str) -> None:
+    columns: dict[str, Sequence[Any]] = {"image": names, **({"truth": truth} if truth else {}), "class": found.names}
+    columns["probability"] = found.probabilities.tolist()
+    ranked = found.top(top)
+    for place in range(1, len(ranked[0]) if ranked else 0):
+        columns[f"class_{place + 1}"] = [one[place][0] for one in ranked]
+        columns[f"probability_{place + 1}"] = [one[place][1] for one in ranked]
+    scores = [None] * len(names) if found.scores is None else found.scores.tolist()
+    if found.calibrated:
+        columns["known_percent"] = [round(100 * score, 1) for score in scores if score is not None]
+    else:
+        columns["score"] = scores
+    columns["looks_known"] = [None] * len(names) if found.known is None else found.known.tolist()
+    OUTPUT_FORMATS[form]([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+
+
+def _as_table(rows: "Sequence[dict[str, Any]]") -> None:
+    """Further classes go into one column: "dog 0.04, fox 0.01"."""
+    from osscl.cli.show import DASH, console, number, table
+
+    further = [name for name in rows[0] if name.startswith("class_")]
+    names = [name for name in rows[0] if not name.startswith(("class_", "probability_"))]
+    if further:
+        names.insert(names.index("probability") + 1, "then")
+    shown = table(*({"known_percent": "known %"}.get(name, name.replace("_", " ")) for name in names))
+    for row in rows:
+        cells = dict(row)
+        cells["looks_known"] = {True: "yes", False: "no", None: DASH}[row["looks_known"]]
+        cells["probability"] = number(row["probability"], 2)
+        cells["then"] = ", ".join(f"{row[one]} {row[one.replace('class', 'probability')]:.2f}" for one in further)
+        cells |= {one: number(row[one], digits) for one, digits in (("score", 3), ("known_percent", 0)) if one in row}
+        shown.add_row(*(str(cells[name]) for name in names))
+    console().print(shown)
+
+
+def _as_csv(rows: "Sequence[dict[str, Any]]") -> None:
+    """Cells are empty if the method does not detect unknown images."""
+    import csv
+    import sys
+
+    written = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
+    written.writeheader()
+    written.writerows(rows)
+
+
+def _as_json(rows: "Sequence[dict[str, Any]]") -> None:
+    import json
+
+    typer.echo(json.dumps(rows, indent=1))
+
+
+OUTPUT_FORMATS = {"table": _as_table, "csv": _as_csv, "json": _as_json}
+
+
+def _summary(
+    loaded: "Model", name: str, bank: "ImageBank", rows: "Tensor", threshold: float | None, *, learned: bool
+) -> str:
+    """One line on many images, since the few shown may be unlucky ones."""
+    rows = rows[:MOST_SUMMARIZED]
+    found = loaded.predict(bank.test.images[rows], threshold)
+    right = sum(a == b for a, b in zip(found.names, _words(bank, rows), strict=True))
+    words = [f"{right} correct"] if learned else []
+    if found.known is not None:
+        words.append(f"{int(found.known.sum())} look known")
+    return f"of {len(rows)} test images of {name}: {', '.join(words) or 'classes not learned'}"
+
+
+def _bank(name: str, data: Path | None) -> "ImageBank":
+    from osscl.data.benchmarks import load_bank
+    from osscl.data.cache import cache_dir, data_dir
+
+    return load_bank(name, data_dir(data), cache_dir())
+
+
+def _rows(bank: "ImageBank", classes: "Sequence[int] | None") -> "Tensor":
+    """Test rows, of these classes if given, in a fixed random order."""
+    import torch
+
+    from osscl.seeding import seeded
+
+    rows = torch.randperm(len(bank.test), generator=seeded(0, "sample", bank.name))
+    return rows if classes is None else rows[torch.isin(bank.test.labels[rows], torch.tensor(classes))]
+
+
+def _words(bank: "ImageBank", rows: "Tensor") -> list[str]:
+    return [bank.class_names[label] for label in bank.test.labels[rows].tolist()]
+
+
+def sort(
+    model: Annotated[Path, typer.Argument(metavar="AGENT", help="The folder of an agent, or of a finished run.")],
+    images: Annotated[
+        list[Path], typer.Argument(metavar="IMAGE...", help="Image files or folders, searched recursively.")
+    ],
+    into: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the sorted pictures.")],
+    groups: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of groups of unknown pictures; by default found from the data."),
+    ] = None,
+    reject: Annotated[
+        float | None,
+        typer.Option(help="Share of known images that may be called unknown; the agent's own by default."),
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(help="Score above which a picture looks known, for models without an encoder."),
+    ] = None,
+    link: Annotated[bool, typer.Option("--link", help="Create links instead of copies.")] = False,
+    device: Device = "auto",
+) -> None:  # fmt: skip
+    """Sort pictures into one folder per class, and unknown ones into groups that can be named and learned next."""
+    from osscl.agent.sorting import PAGE, new_folder, place_pictures, require_new_folder
+    from osscl.cli.show import quoted
+    from osscl.storage import write_text
+
+    require_new_folder(into, [*images, model])
+    photos = photo_model(model, device, threshold, reject)
+    if photos is not None:
+        pictures = _sorted_photos(photos, images, reject, groups)
+    else:
+        pictures = _sorted_pixels(model, images, threshold, groups, device)
+    with new_folder(into) as draft:
+        done, missing = place_pictures(pictures, draft, link=link)
+        write_text(draft / PAGE, _page(done))
+    report_problems([f"{picture.file}: no longer exists" for picture in missing])
+    _show_counts(done)
+    typer.echo(f"open:     {into / PAGE}")
+    unknown_folder = next((picture.target.parts[0] for picture in done if picture.known is False), None)
+    if unknown_folder is not None:
+        typer.echo(f"to learn new classes: clean up the groups in {into / unknown_folder}, rename them, then run")
+        pile = (word for path in images for word in ("--unlabeled", path))
+        typer.echo(f"          {quoted('osscl', 'update', model, '--labeled', into / unknown_folder, *pile)}")
+
+
+def _sorted_photos(
+    photos: "PhotoModel", images: list[Path], reject: float | None, groups: int | None
+) -> "list[SortedPicture]":
+    from osscl.agent.sorting import predict_embedded, sort_files
+    from osscl.data.folders import list_unlabeled
+
+    given = list_unlabeled(images)
+    found = photos.learner.embed(given.files)
+    report_problems([*given.notes, *(one.reason for one in found.skipped)])
+    if not len(found):
+        raise UserError(found.skipped[0].reason)
+    predictions = predict_embedded(photos, found, reject, groups)
+    return sort_files([given.files[i] for i in found.indices], predictions, photos.classes)
+
+
+def _sorted_pixels(
+    folder: Path, images: list[Path], threshold: float | None, groups: int | None, device: str
+) -> "list[SortedPicture]":
+    from osscl.agent.sorting import predict_pixels, sort_files
+    from osscl.data.folders import load_pictures
+    from osscl.runs.model import load, require_threshold
+
+    loaded = load(folder, device)
+    require_threshold(loaded, threshold, folder)
+    pictures = load_pictures(images, loaded.images.size, loaded.images.channels)
+    report_problems(pictures.problems)
+    return sort_files(pictures.files, predict_pixels(loaded, pictures, threshold, groups), loaded.classes)
+
+
+def _show_counts(pictures: "Sequence[SortedPicture]") -> None:
+    """Print the number of pictures in each folder."""
+    from osscl.cli.show import console, table
+
+    counts = Counter(str(picture.target.parent) for picture in sorted(pictures, key=_rank))
+    shown = table("folder", "pictures")
+    for folder, n in counts.items():
+        shown.add_row(printable(folder), str(n))
+    console().print(shown)
+
+
+def _page(pictures: "Sequence[SortedPicture]") -> str:
+    """The contact sheet, unknown pictures first."""
+    from osscl.agent.contact_sheet import ShownPicture, contact_sheet
+
+    folders: dict[str, list[ShownPicture]] = {}
+    for picture in sorted(pictures, key=lambda picture: (picture.known is not False, *_rank(picture))):
+        caption = f"nearest: {picture.name}" if picture.known is False else f"{picture.probability:.2f}"
+        score = "" if picture.score is None else f", score {picture.score:.3f}"
+        details = f"{picture.file}: {picture.name} {picture.probability:.2f}{score}"
+        shown = ShownPicture(picture.target, caption, details, picture.file)
+        folders.setdefault(str(picture.target.parent), []).append(shown)
+    notes = ["Captions: the probability of the class, or the nearest class of an unknown picture."]
+    if any(picture.known is None for picture in pictures):
+        notes.append("This method does not detect unknown pictures: each went to its most likely class.")
+    return contact_sheet(f"{len(pictures)} sorted pictures", notes, folders)
+
+
+def _rank(picture: "SortedPicture") -> tuple[bool, str, int, float]:
+    """Classes by name, then groups by number; the most certain picture of a folder first."""
+    certainty = picture.score if picture.score is not None else picture.probability
+    is_unknown = picture.known is False
+    number = int(picture.target.parent.name.removeprefix("group-")) if is_unknown else 0
+    return is_unknown, "" if is_unknown else str(picture.target.parent), number, -certainty

@@ -1,0 +1,184 @@
+"""Decode photographs for encoders: upright RGB in bounded memory, or an error of one line."""
+
+import io
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from PIL.Image import Transpose
+from PIL.JpegImagePlugin import JpegImageFile
+
+from osscl.data.folders import heif_opens, shrink_while_decoding, suffixes
+from osscl.errors import DataError
+
+SMALLEST = 8  # pixels a side
+LARGEST_FILE = 2**29  # bytes; they are read at once, see `read_content`
+LARGEST_JPEG = 2**28  # pixels
+LARGE = 2**25  # pixels; pictures with more are decoded one after another, so that threads do not add up
+BAND = 2**20  # pixels that are converted at a time
+HEIF = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}  # brands of the format
+UPRIGHT = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}  # by EXIF orientation
+ORIENTATION = 0x0112
+
+_one_at_a_time = threading.Lock()
+_heard = threading.local()  # Pillow's warnings about the picture that a thread is decoding
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A decoded picture, and what was changed or odd about its file."""
+
+    image: Image.Image  # RGB
+    note: str | None = None
+
+
+def read_photo(path: Path, least: int) -> Picture:
+    """Read an image file; pictures much larger than `least` pixels a side come back smaller, but not below it."""
+    with hearing_warnings():
+        return decode_photo(read_content(path), path, least)
+
+
+def read_content(path: Path) -> bytes:
+    """The bytes of an image file. They are read once, so that what is hashed is what is decoded."""
+    if path.exists() and not path.is_file():
+        raise _refusal(path, "it is no file")  # a pipe would be waited for
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise _refusal(path, f"it is larger than {LARGEST_FILE >> 20} MB")
+        return path.read_bytes()
+    except OSError as error:
+        raise _refusal(path, error.strerror or str(error)) from None
+
+
+def decode_photo(content: bytes, path: Path, least: int) -> Picture:
+    """Decode the content of an image file. Call it within `hearing_warnings`, which needs no more than one call for
+    many threads."""
+    _heard.words = []
+    if content[4:8] == b"ftyp" and content[8:12] in HEIF and not heif_opens():
+        raise _refusal(path, 'it is HEIC: pip install "osscl[photos]", or convert it to JPEG')
+    try:
+        with _opened(content) as opened:
+            if min(opened.size) < SMALLEST:
+                raise _refusal(path, f"it has {opened.width}x{opened.height} pixels, at least {SMALLEST} are needed")
+            whole = opened.width * opened.height
+            shrink_while_decoding(opened, least)  # after it `size` is what will be allocated
+            if (whole if "progressive" in opened.info else opened.width * opened.height) > LARGE:
+                with _one_at_a_time:
+                    return _converted(opened, least)
+            return _converted(opened, least)
+    except DataError:
+        raise
+    except Image.DecompressionBombError:
+        reason = f"it has more than {_most_pixels():,} pixels"
+    except MemoryError:
+        reason = "it does not fit into memory"
+    except Exception as error:  # decoders of damaged files raise anything
+        reason = getattr(error, "strerror", None) or "it is damaged, or no image"
+    raise _refusal(path, reason)
+
+
+def photo_suffixes() -> set[str]:
+    """Of the files to take for photographs: what Pillow opens, and HEIC even where its package is missing."""
+    return suffixes() | {".heic", ".heif"}
+
+
+@contextmanager
+def hearing_warnings() -> Iterator[None]:
+    """Inside the block Pillow's warnings become notes of the pictures that they are about, in every thread."""
+
+    def heard(message: Warning | str, *_: object, **__: object) -> None:
+        if hasattr(_heard, "words"):
+            _heard.words.append(" ".join(str(message).split()))
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", module=r"PIL(\.|$)")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large photographs of the user are fine
+        warnings.showwarning = heard  # catch_warnings puts the old one back
+        yield
+
+
+def _opened(content: bytes) -> Image.Image:
+    """An image of which no more than the header has been read, refused if it has too many pixels.
+
+    JPEGs are shrunk while they are decoded, so that those of 200 megapixels, which telephones make, are welcome, unlike
+    to `Image.open`. Progressive ones are not: their coefficients are all kept in memory.
+    """
+    if not content.startswith(b"\xff\xd8\xff"):
+        return Image.open(io.BytesIO(content))
+    opened = JpegImageFile(io.BytesIO(content))
+    most = _most_pixels() if "progressive" in opened.info else max(LARGEST_JPEG, _most_pixels())
+    if opened.width * opened.height > most:
+        raise Image.DecompressionBombError
+    return opened
+
+
+def _most_pixels() -> int:
+    """At which Pillow refuses an image; it warns at half of it."""
+    return 2 * (Image.MAX_IMAGE_PIXELS or LARGEST_JPEG)
+
+
+def _converted(opened: Image.Image, least: int) -> Picture:
+    """Upright RGB, on white where the picture is transparent."""
+    sixteen = opened.mode[0] in "IF" or any(";16" in str(tile) for tile in getattr(opened, "tile", ()))
+    opened.load()
+    notes = ["more than 8 bits a channel, converted to 8"] if sixteen else []
+    picture: Image.Image = _eight_bits(opened) if opened.mode[0] in "IF" else opened
+    rgb = _flattened(picture, least)
+    try:
+        turn = UPRIGHT.get(opened.getexif().get(ORIENTATION, 1))  # after load(): TIFFs are turned by it
+    except Exception:  # readers of damaged metadata raise anything
+        turn = None
+        notes.append("damaged EXIF data, orientation unknown")
+    heard: list[str] = _heard.words
+    return Picture(rgb if turn is None else rgb.transpose(turn), "; ".join([*notes, *heard[:1]]) or None)
+
+
+def _eight_bits(picture: Image.Image) -> Image.Image:
+    """Gray values of 16 bits by their upper half; of 32 bits and floats, whose range nobody knows, from least to most.
+
+    Pillow's own conversion cuts them off at 255.
+    """
+    values = np.asarray(picture)
+    if values.dtype.itemsize == 2:
+        return Image.fromarray((values >> 8).astype(np.uint8))
+    finite = np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = float(finite.min()), float(finite.max())
+    if low >= 0 and high <= 65535 and values.dtype.kind == "i":
+        low, high = 0.0, 65535.0 if high > 255 else 255.0
+    return Image.fromarray(((finite - low) * (255 / ((high - low) or 1))).round().astype(np.uint8))
+
+
+def _flattened(picture: Image.Image, least: int) -> Image.Image:
+    """RGB on white, shrunk by a whole number while `least` is left; in bands, so that no second copy is needed."""
+    shrink = max(1, min(picture.size) // least)
+    clear = picture.has_transparency_data
+    if shrink == 1 and not clear:
+        return picture.convert("RGB")
+    width, height = picture.size
+    flat = Image.new("RGB", (-(-width // shrink), -(-height // shrink)))
+    step = shrink * max(1, BAND // (width * shrink))
+    for top in range(0, height, step):
+        band = picture.crop((0, top, width, min(top + step, height)))
+        if clear:
+            seen = band.convert("RGBA")
+            band = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen)
+        band = band.convert("RGB")
+        flat.paste(band.reduce(shrink) if shrink > 1 else band, (0, top // shrink))
+    return flat
+
+
+def _refusal(path: Path, reason: str) -> DataError:
+    return DataError(f"{path} cannot be read as an image: {reason}")

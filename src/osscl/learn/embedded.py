@@ -1,0 +1,400 @@
+"""Heads on embeddings of a frozen encoder, fitted from sums that are carried from step to step.
+
+An embedding is a row made of parts ("layers"), for instance pooled features of several depths of one network; each
+part is brought to unit length. Per class a count and a mean are kept, and one scatter matrix about the class means for
+all classes together. Sums of two steps add up to the sums of both, so images of earlier steps are not needed.
+
+Deviation: the paper trains its learner network with L_sup, L_TD and L_KD. Here the reference network is one that was
+trained on a far larger set, the learner is the identity, and only the head is learned.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SHRINKAGES = (0.1, 0.3, 0.6)  # candidates; the share of the isotropic part in the within-class covariance
+BASELINE_SHRINKAGE = 0.3
+TEMPERATURES = tuple(2.0**i for i in range(-10, 5))
+COSINE_SCALE = 64.0  # logits of class means before the temperature
+FLOOR = 1e-4  # variance added per unit of length spread over all directions, where classes have no spread of their own
+DOUBT = 0.5  # mistakes added to those in trials: a few rows without a mistake do not prove certainty
+MOST_TRIED = 2000  # labelled rows that are left out one by one
+ROWS_LEFT_OUT = 256
+
+
+def split_layers(rows: Tensor, widths: Sequence[int]) -> tuple[Tensor, ...]:
+    """Parts of rows (n, sum of widths), each (n, width) of unit length, in double precision."""
+    if rows.ndim != 2 or rows.shape[1] != sum(widths):
+        raise ValueError(f"expected rows of width {sum(widths)}, got shape {tuple(rows.shape)}")
+    return tuple(F.normalize(part, dim=1) for part in rows.double().split(list(widths), dim=1))
+
+
+@dataclass(frozen=True)
+class ClassSums:
+    """All labelled rows so far, as sums; no embedding of a single image, unless a class has only one.
+
+    Takes 4 (k + d / 2) d bytes for k classes and each layer of d numbers when stored by `state`.
+    """
+
+    names: tuple[str, ...]
+    counts: Tensor  # (k,) rows behind each mean
+    means: tuple[Tensor, ...]  # (k, d) for each layer
+    scatters: tuple[Tensor, ...]  # (d, d) for each layer: sum over classes of the scatter about the class mean
+    degrees: float  # of freedom in the scatters: rows minus classes
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        return tuple(mean.shape[1] for mean in self.means)
+
+    def joined(self, other: "ClassSums") -> "ClassSums":
+        """Sums over the rows of both; classes of the same name are one class."""
+        names = tuple(dict.fromkeys(self.names + other.names))
+        a, b = self._as(names), other._as(names)
+        counts = a.counts + b.counts
+        both = a.counts * b.counts / counts.clamp(min=1)
+        means, scatters = [], []
+        for mean_a, mean_b, scatter_a, scatter_b in zip(a.means, b.means, a.scatters, b.scatters, strict=True):
+            apart = (mean_a - mean_b).double()
+            mean = (a.counts[:, None] * mean_a.double() + b.counts[:, None] * mean_b.double()) / counts[:, None]
+            means.append(mean.float())
+            between = apart.T @ (both[:, None] * apart)
+            scatters.append((scatter_a.double() + scatter_b.double() + between).float())
+        degrees = a.degrees + b.degrees + float((both > 0).sum())
+        return ClassSums(names, counts, tuple(means), tuple(scatters), degrees)
+
+    def _as(self, names: tuple[str, ...]) -> "ClassSums":
+        """The same sums in another order of classes; new names get empty classes."""
+        place = torch.tensor([self.names.index(n) if n in self.names else len(self.names) for n in names])
+        counts = torch.cat((self.counts, self.counts.new_zeros(1)))[place]
+        means = tuple(torch.cat((mean, mean.new_zeros(1, mean.shape[1])))[place] for mean in self.means)
+        return replace(self, names=names, counts=counts, means=means)
+
+    def without(self, name: str) -> "ClassSums":
+        """Forget a class: its count, its mean, and its expected share of the pooled scatter."""
+        gone = self.names.index(name)
+        rows, left = float(self.counts[gone]), [i for i in range(len(self.names)) if i != gone]
+        degrees = max(self.degrees - max(rows - 1, 0.0), 0.0)
+        share = degrees / self.degrees if self.degrees > 0 else 0.0
+        means, scatters = tuple(m[left] for m in self.means), tuple(s * share for s in self.scatters)
+        return ClassSums(tuple(self.names[i] for i in left), self.counts[left], means, scatters, degrees)
+
+    def without_row(self, row: Tensor, name: str) -> "ClassSums":
+        """The sums without one row (sum of widths,) of a class, and without the class if that was its only row."""
+        place = self.names.index(name)
+        n = float(self.counts[place])
+        if n <= 1:
+            left = [i for i in range(len(self.names)) if i != place]
+            names, others = tuple(self.names[i] for i in left), tuple(mean[left] for mean in self.means)
+            return replace(self, names=names, counts=self.counts[left], means=others)
+        means, scatters = [], []
+        for x, mean, scatter in zip(split_layers(row[None], self.widths), self.means, self.scatters, strict=True):
+            off = x[0] - mean[place].double()
+            moved = mean.clone()
+            moved[place] = (mean[place].double() - off / (n - 1)).float()
+            means.append(moved)
+            scatters.append((scatter.double() - n / (n - 1) * torch.outer(off, off)).float())
+        counts = self.counts.clone()
+        counts[place] -= 1
+        return ClassSums(self.names, counts, tuple(means), tuple(scatters), max(self.degrees - 1, 0.0))
+
+    def renamed(self, old: str, new: str) -> "ClassSums":
+        """Rename a class; an existing name is refused (see `merged`)."""
+        if new in self.names:
+            raise ValueError(f"class {new!r} exists")
+        self.names.index(old)
+        return replace(self, names=tuple(new if name == old else name for name in self.names))
+
+    def merged(self, gone: str, into: str) -> "ClassSums":
+        """Merge two classes, exactly as if all rows had been labelled `into`."""
+        if gone == into:
+            raise ValueError("a class cannot be merged with itself")
+        one = self.names.index(gone)
+        left = [i for i in range(len(self.names)) if i != one]
+        rest = replace(
+            self,
+            names=tuple(self.names[i] for i in left),
+            counts=self.counts[left],
+            means=tuple(m[left] for m in self.means),
+        )
+        empty = tuple(torch.zeros_like(s) for s in self.scatters)
+        moved = ClassSums((into,), self.counts[[one]], tuple(m[[one]] for m in self.means), empty, 0.0)
+        return rest.joined(moved)
+
+    def state(self) -> dict[str, Tensor]:
+        """As tensors to store, without the names; only the upper half of a scatter."""
+        found = {"counts": self.counts, "degrees": torch.tensor(self.degrees, dtype=torch.float64)}
+        for i, (mean, scatter) in enumerate(zip(self.means, self.scatters, strict=True)):
+            found[f"mean.{i}"], found[f"scatter.{i}"] = mean, packed(scatter)
+        return found
+
+    @classmethod
+    def from_state(cls, names: Sequence[str], state: Mapping[str, Tensor]) -> "ClassSums":
+        """What `state` stored."""
+        layers = range(sum(key.startswith("mean.") for key in state))
+        means = tuple(state[f"mean.{i}"] for i in layers)
+        scatters = tuple(unpacked(state[f"scatter.{i}"], m.shape[1]) for i, m in enumerate(means))
+        return cls(tuple(names), state["counts"], means, scatters, float(state["degrees"]))
+
+
+def packed(symmetric: Tensor) -> Tensor:
+    """The upper half of a symmetric matrix (d, d) as a vector."""
+    rows, columns = torch.triu_indices(len(symmetric), len(symmetric))
+    return symmetric[rows, columns].contiguous()
+
+
+def unpacked(half: Tensor, d: int) -> Tensor:
+    """The symmetric matrix of which `packed` kept a half."""
+    rows, columns = torch.triu_indices(d, d)
+    full = half.new_zeros(d, d)
+    full[rows, columns] = half
+    full[columns, rows] = half
+    return full
+
+
+def summarise(rows: Tensor, targets: Tensor, names: Sequence[str], widths: Sequence[int]) -> ClassSums:
+    """Sums of labelled rows (n, sum of widths); `targets` (n,) index `names`. Every class needs a row."""
+    k = len(names)
+    counts = torch.bincount(targets, minlength=k).double()
+    if bool((counts == 0).any()):
+        raise ValueError("every class needs at least one row")
+    each, means, scatters = F.one_hot(targets, k).double(), [], []
+    for x in split_layers(rows, widths):
+        mean = ((each.T @ x) / counts[:, None]).float()
+        off = x - mean.double()[targets]
+        means.append(mean)
+        scatters.append((off.T @ off).float())
+    return ClassSums(tuple(names), counts, tuple(means), tuple(scatters), float(len(rows) - k))
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to classify: class means of the first layer by cosine, or discriminants on some of the layers.
+
+    Logits of discriminants are summed over layers: the layers count as independent given the class.
+    """
+
+    layers: tuple[int, ...]
+    shrinkage: float | None = None  # None: class means
+
+    def __str__(self) -> str:
+        if self.shrinkage is None:
+            return "class means"
+        return f"discriminants, layers {'+'.join(map(str, self.layers))}, shrinkage {self.shrinkage:g}"
+
+
+MEANS = Candidate((0,))
+DISCRIMINANTS = Candidate((0,), BASELINE_SHRINKAGE)
+
+
+def candidates(layers: int) -> tuple[Candidate, ...]:
+    """The two baselines first, then discriminants on every set of layers."""
+    sets = [s for size in range(1, layers + 1) for s in combinations(range(layers), size)]
+    found = [Candidate(s, shrinkage) for s in sets for shrinkage in SHRINKAGES]
+    return (MEANS, DISCRIMINANTS, *(c for c in found if c != DISCRIMINANTS))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Eigenvectors of a scatter, from which shrunken inverses follow for any shrinkage and any row left out."""
+
+    vectors: Tensor  # (d, d)
+    values: Tensor  # (d,)
+    degrees: float
+
+    @classmethod
+    def of(cls, scatter: Tensor, degrees: float) -> "Spread":
+        values, vectors = torch.linalg.eigh(scatter.double())
+        return cls(vectors, values.clamp(min=0), degrees)
+
+    def weights(self, shrinkage: float, removed: Tensor | None = None) -> Tensor:
+        """Inverse variances in the eigenvectors' basis, (d,), or (n, d) without rows of squared length `removed`."""
+        total = self.values.sum() if removed is None else (self.values.sum() - removed).clamp(min=0)[:, None]
+        degrees = max(self.degrees - (removed is not None), 1.0)
+        level = total / degrees / len(self.values)
+        floor = FLOOR / len(self.values)
+        return 1 / ((1 - shrinkage) * self.values / degrees + shrinkage * level + floor)
+
+
+class LazySpreads(Sequence[Spread]):
+    """The spreads of all layers, each decomposed when it is first used: that takes a second a layer."""
+
+    def __init__(self, sums: ClassSums) -> None:
+        self.sums = sums
+        self.found: dict[int, Spread] = {}
+
+    def __len__(self) -> int:
+        return len(self.sums.scatters)
+
+    def __getitem__(self, layer: Any) -> Any:
+        if layer not in self.found:
+            self.found[layer] = Spread.of(self.sums.scatters[layer], self.sums.degrees)
+        return self.found[layer]
+
+
+def distances(rows: Tensor, means: Tensor, spread: Spread, shrinkage: float) -> Tensor:
+    """Squared Mahalanobis distances (n, k) of rows (n, d) to means (k, d)."""
+    scale = spread.weights(shrinkage).sqrt()
+    a, b = (rows @ spread.vectors) * scale, (means.double() @ spread.vectors) * scale
+    return ((a * a).sum(1)[:, None] - 2 * a @ b.T + (b * b).sum(1)).clamp(min=0)
+
+
+def left_out_distances(
+    rows: Tensor, targets: Tensor, counts: Tensor, means: Tensor, spread: Spread, shrinkage: float
+) -> Tensor:
+    """As `distances`, with each row left out of the means and the scatter.
+
+    Exact, by a rank-one change of the inverse. A class without another row is infinitely far from its only row.
+    """
+    found = []
+    x, m = rows @ spread.vectors, means.double() @ spread.vectors
+    for start in range(0, len(x), ROWS_LEFT_OUT):
+        a, own = x[start : start + ROWS_LEFT_OUT], targets[start : start + ROWS_LEFT_OUT]
+        found.append(_left_out_chunk(a, own, counts, m, spread, shrinkage))
+    return torch.cat(found) if found else x.new_zeros(0, len(m))
+
+
+def _left_out_chunk(x: Tensor, own: Tensor, counts: Tensor, m: Tensor, spread: Spread, shrinkage: float) -> Tensor:
+    n = counts[own]
+    off = x - m[own]
+    factor = torch.where(n > 1, n / (n - 1).clamp(min=1), torch.zeros_like(n))  # share of off off' in the scatter
+    w = spread.weights(shrinkage, factor * (off * off).sum(1))
+    share = (1 - shrinkage) / max(spread.degrees - 1, 1.0) * factor
+    y = off * w
+    inner = (off * y).sum(1)
+    gain = share / (1 - share * inner).clamp(min=1e-9)
+    plain = ((x * x) * w).sum(1)[:, None] - 2 * (x * w) @ m.T + w @ (m * m).T
+    cross = (x * y).sum(1)[:, None] - y @ m.T
+    found = (plain + gain[:, None] * cross**2).clamp(min=0)
+    # The own class's mean moves away by off / (n - 1): the row is then off * n / (n - 1) from it.
+    alone = (inner + gain * inner**2) * factor**2
+    alone = torch.where(n > 1, alone, torch.full_like(alone, torch.inf))
+    return found.scatter(1, own[:, None], alone[:, None])
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Results of candidates on labelled rows that were left out one by one, summed over steps."""
+
+    loss: Tensor  # (candidates, temperatures) summed cross entropy
+    right: Tensor  # (candidates,)
+    rows: int
+
+    def joined(self, other: "Trials | None") -> "Trials":
+        if other is None:
+            return self
+        return Trials(self.loss + other.loss, self.right + other.right, self.rows + other.rows)
+
+    def state(self) -> dict[str, Tensor]:
+        """As tensors to store."""
+        return {"loss": self.loss, "right": self.right, "rows": torch.tensor(self.rows)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Tensor]) -> "Trials":
+        """What `state` stored."""
+        return cls(state["loss"], state["right"], int(state["rows"]))
+
+
+@dataclass(frozen=True)
+class EmbeddingHead:
+    """A classifier of embeddings, and how it was chosen. `names[j]` is column j."""
+
+    sums: ClassSums
+    spreads: Sequence[Spread]
+    chosen: Candidate
+    temperature: float
+    trials: Trials
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.sums.names
+
+    def logits(self, rows: Tensor, candidate: Candidate | None = None) -> Tensor:
+        """Logits (n, k) of rows (n, sum of widths), by the chosen candidate or by another one."""
+        x = split_layers(rows, self.sums.widths)
+        way = candidate or self.chosen
+        if way.shrinkage is None:
+            return _cosines(x[0], self.sums.means[0])
+        parts = [distances(x[i], self.sums.means[i], self.spreads[i], way.shrinkage) for i in way.layers]
+        return -0.5 * torch.stack(parts).sum(0)
+
+    def predict_proba(self, rows: Tensor) -> Tensor:
+        """Probabilities (n, k), at the temperature that fits left-out rows best."""
+        return (self.temperature * self.logits(rows)).softmax(1)
+
+    def top(self, rows: Tensor, number: int = 3) -> tuple[Tensor, Tensor]:
+        """The most probable classes: probabilities and columns, both (n, min(number, k)), best first."""
+        found = self.predict_proba(rows).topk(min(number, len(self.names)), dim=1)
+        return found.values, found.indices
+
+    def history(self) -> dict[str, object]:
+        """The choice, with its left-out accuracy and that of the two baselines."""
+        ways, rows = candidates(len(self.sums.means)), max(self.trials.rows, 1)
+        shown = (self.chosen, MEANS, DISCRIMINANTS)
+        right = {str(way): float(self.trials.right[ways.index(way)]) / rows for way in shown}
+        return {"head": str(self.chosen), "temperature": self.temperature, "rows": self.trials.rows, "right": right}
+
+
+def _cosines(x: Tensor, means: Tensor) -> Tensor:
+    return COSINE_SCALE * x @ F.normalize(means.double(), dim=1).T
+
+
+def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: Trials | None = None) -> EmbeddingHead:
+    """Choose the head that is best on left-out rows: `rows` (n, width) of this step, which are in `sums` already.
+
+    `targets` (n,) index `sums.names`. Earlier steps count by their trials, in which later classes had no part.
+    """
+    spreads = tuple(Spread.of(scatter, sums.degrees) for scatter in sums.scatters)
+    trials = try_candidates(sums, spreads, rows, targets).joined(before)
+    chosen, temperature = choose_candidate(trials, candidates(len(spreads)), sums)
+    return EmbeddingHead(sums, spreads, chosen, temperature, trials)
+
+
+def try_candidates(sums: ClassSums, spreads: Sequence[Spread], rows: Tensor, targets: Tensor) -> Trials:
+    """Leave out each row in turn, of classes with more than one."""
+    picked = tried_rows(sums, targets)
+    x, y = split_layers(rows[picked], sums.widths), targets[picked]
+    logits = {MEANS: _left_out_cosines(x[0], y, sums)}
+    for i, part in enumerate(x):
+        for s in SHRINKAGES:
+            logits[Candidate((i,), s)] = -0.5 * left_out_distances(part, y, sums.counts, sums.means[i], spreads[i], s)
+    ways = candidates(len(x))
+    loss, right = torch.zeros(len(ways), len(TEMPERATURES), dtype=torch.float64), torch.zeros(len(ways))
+    for j, way in enumerate(ways):
+        parts = [logits[MEANS] if way.shrinkage is None else logits[Candidate((i,), way.shrinkage)] for i in way.layers]
+        total = torch.stack(parts).sum(0)
+        right[j] = (total.argmax(1) == y).sum()
+        loss[j] = torch.stack([_trial_loss(t * total, y) for t in TEMPERATURES])
+    return Trials(loss, right, len(y))
+
+
+def _trial_loss(logits: Tensor, y: Tensor) -> Tensor:
+    smoothing = min(DOUBT / max(len(y), 1), 0.5) if logits.shape[1] > 1 else 0.0
+    return F.cross_entropy(logits, y, reduction="sum", label_smoothing=smoothing)
+
+
+def tried_rows(sums: ClassSums, targets: Tensor) -> Tensor:
+    """Rows that can be left out, (m,): of classes with at least two, evenly sampled if there are too many."""
+    able = (sums.counts[targets] > 1).nonzero().squeeze(1)
+    return able[torch.linspace(0, max(len(able) - 1, 0), min(len(able), MOST_TRIED)).long()]
+
+
+def _left_out_cosines(x: Tensor, y: Tensor, sums: ClassSums) -> Tensor:
+    means, n = sums.means[0].double(), sums.counts[y][:, None]
+    own = F.normalize(n * means[y] - x, dim=1)  # n - 1 times the mean of the others
+    return _cosines(x, sums.means[0]).scatter(1, y[:, None], COSINE_SCALE * (x * own).sum(1, keepdim=True))
+
+
+def choose_candidate(trials: Trials, ways: Sequence[Candidate], sums: ClassSums) -> tuple[Candidate, float]:
+    """The candidate of least loss among those at least as often right as both baselines, and its temperature."""
+    if trials.rows == 0:
+        way = DISCRIMINANTS if sums.degrees > 0 else MEANS
+        return way, 1.0
+    needed = max(trials.right[ways.index(MEANS)], trials.right[ways.index(DISCRIMINANTS)])
+    loss = trials.loss.min(1).values.masked_fill(trials.right < needed, torch.inf)
+    best = int(loss.argmin())
+    return ways[best], TEMPERATURES[int(trials.loss[best].argmin())]

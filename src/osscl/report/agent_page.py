@@ -1,0 +1,114 @@
+"""The page of an agent: its classes, its steps, its accuracy beside the baselines, and what it calls unknown."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from osscl import __version__
+from osscl.agent.knowledge import Knowledge
+from osscl.agent.store import LearnedStep, history_of
+from osscl.report.formats import Column, Number, ResultTable, environment, to_html
+from osscl.report.page import page_part
+
+
+def build_agent_page(entry: Mapping[str, Any], name: str) -> str:
+    """The page of an agent's stored model; `name` is that of its folder."""
+    history, classes = history_of(entry), [str(one) for one in entry["class_names"]]
+    knowledge = Knowledge.from_state(entry["knowledge"]) if "knowledge" in entry else None
+    return environment().get_template("agent.html").render(
+        name=name,
+        conclusion=agent_conclusion(history, classes),
+        classes=Markup(to_html(class_table(classes, history, knowledge), "cards")),
+        steps=Markup(to_html(step_table(history), "cards")),
+        calibration=calibration_words(entry, knowledge),
+        data=step_numbers([step for step in history if not step.edit]),
+        css=page_part("page.css"),
+        charts=page_part("charts.js"),
+        version=__version__,
+    )  # fmt: skip
+
+
+def agent_conclusion(history: Sequence[LearnedStep], classes: Sequence[str]) -> str:
+    """How much it knows, and how well it does on labelled images that were left out."""
+    steps = [step for step in history if not step.edit]
+    labeled = sum(step.labeled for step in steps)
+    known = (
+        f"{_count(len(classes), 'class')} after {_count(len(steps), 'step')} and {_count(labeled, 'labelled image')}"
+    )
+    choices = [step.choice for step in steps if step.choice is not None]
+    if not choices:
+        return f"The agent knows {known}. Its accuracy was not measured; osscl inspect --on DIR does so."
+    last = choices[-1]
+    gap = last.agent - last.class_means
+    beside = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}" if abs(gap) >= 0.05 else "level with"
+    return (
+        f"The agent knows {known}. It names {last.agent:.1f} % of {_count(last.tried, 'labelled image')} correctly "
+        f"when each is left out, {beside} the nearest class mean ({last.class_means:.1f} %)."
+    )
+
+
+def class_table(classes: Sequence[str], history: Sequence[LearnedStep], knowledge: Knowledge | None) -> ResultTable:
+    """Every class: the step it came with, its labelled images, and those that calibrate what is unknown."""
+    since = {name: i for i, step in reversed([*enumerate(history, start=1)]) for name in step.classes}
+    counts: dict[str, int] = {}
+    scores: Counter[str] = Counter()
+    if knowledge is not None:
+        counts = dict(zip(knowledge.sums.names, map(int, knowledge.sums.counts.tolist()), strict=True))
+        scores = Counter(knowledge.calibration.names[i] for i in knowledge.calibration.owners.tolist())
+    columns = (
+        Column("class"), Column("since step", "number"), Column("labelled images", "number"),
+        Column("calibration scores", "number"),
+    )  # fmt: skip
+    rows = [(name, since.get(name), counts.get(name), scores.get(name)) for name in classes]
+    return ResultTable("Classes", columns, rows).without_empty_columns()
+
+
+def step_table(history: Sequence[LearnedStep]) -> ResultTable:
+    """What each step brought, and the accuracy on images left out beside the baselines'."""
+    columns = (
+        Column("step", "number"), Column("new classes"), Column("labelled", "number"), Column("unlabelled", "number"),
+        Column("look known", "number"), Column("agent %", "mean"), Column("class means %", "mean"),
+        Column("discriminants %", "mean"), Column("seconds", "number"), Column("date"),
+    )  # fmt: skip
+    rows = []
+    for i, step in enumerate(history, start=1):
+        made = step.choice
+        accuracies = (None,) * 3 if made is None else (made.agent, made.class_means, made.discriminants)
+        numbers = [None if value is None else Number(value) for value in accuracies]
+        words = step.edit or ", ".join([*step.classes, *(f"more of {name}" for name in step.further)]) or None
+        counts = (None,) * 3 if step.edit else (step.labeled, step.unlabeled, step.let_in)
+        rows.append((i, words, *counts, *numbers, Number(step.seconds), step.date[:16].replace("T", " ")))
+    return ResultTable("Steps", columns, rows).without_empty_columns()
+
+
+def calibration_words(entry: Mapping[str, Any], knowledge: Knowledge | None) -> str:
+    if knowledge is None:
+        return "This agent's threshold comes from its gate; the share of the pile that looks known is shown by step."
+    reject = 100 * float(entry["settings"]["reject"])
+    scores = len(knowledge.calibration.owners)
+    return (
+        f"An image is called unknown when it scores lower than {100 - reject:g} % of known images, measured on "
+        f"{_count(scores, 'labelled image')} left out."
+    )
+
+
+def step_numbers(history: Sequence[LearnedStep]) -> dict[str, dict[str, list[float | None]]]:
+    """What the page draws: accuracies in % and the share of the pile that looks known, by step."""
+    choices = [step.choice for step in history]
+    accuracy = {
+        "agent": [None if one is None else one.agent for one in choices],
+        "class means": [None if one is None else one.class_means for one in choices],
+        "discriminants": [None if one is None else one.discriminants for one in choices],
+    }
+    known = [step.let_in / step.unlabeled if step.let_in is not None and step.unlabeled else None for step in history]
+    drawn = {"accuracy": accuracy, "known": {"looks known": known}}
+    return {
+        name: some for name, some in drawn.items() if any(value is not None for line in some.values() for value in line)
+    }
+
+
+def _count(number: int, word: str) -> str:
+    plural = f"{word}es" if word.endswith("ss") else f"{word}s"
+    return f"{number:,} {word if number == 1 else plural}"

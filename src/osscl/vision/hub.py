@@ -1,0 +1,163 @@
+"""Vision models in Hugging Face layout as frozen encoders: `transformers` builds the network, we prepare the images.
+
+The embedding is the model's `pooler_output` where it has one (for a ViT the projected class token, for DINOv2 and
+DINOv3 the class token, for SigLIP its attention pooling, for ConvNeXt the mean over positions). A model without one, or
+whose weights do not contain its pooler, is read from its last hidden state: the class token where there is one, else
+the mean over tokens or positions.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osscl.errors import DataError, UserError
+from osscl.vision.preprocessing import CONFIG, preprocessing_in
+from osscl.vision.pretrained import FrozenEncoder
+
+WEIGHTS = "*.safetensors"  # nothing is ever unpickled
+FILES = ("config.json", CONFIG, "*.safetensors", "*.safetensors.index.json")
+NOT_CONTENT = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "architectures")
+
+
+def hub_encoder(model: str, device: torch.device) -> FrozenEncoder:
+    """A model of the hub, downloaded once into Hugging Face's own cache."""
+    return folder_encoder(_downloaded(model), device, name=model)
+
+
+def model_files(name: str) -> list[Path]:
+    """The files of a model in a folder, or of one on the hub."""
+    folder = Path(name) if Path(name).is_dir() else _downloaded(name)
+    return sorted({file for pattern in FILES for file in folder.glob(pattern)})
+
+
+def _downloaded(model: str) -> Path:
+    _transformers()
+    import huggingface_hub
+
+    try:
+        return Path(huggingface_hub.snapshot_download(model, allow_patterns=list(FILES)))
+    except Exception as error:  # no network, no such model, no access: of many types
+        raise UserError(
+            f"cannot get {model!r} from the Hugging Face hub ({_first_line(error)}); a folder with the model works too"
+        ) from None
+
+
+def folder_encoder(folder: Path, device: torch.device, name: str | None = None) -> FrozenEncoder:
+    """A model in a folder, without network access."""
+    if not (folder / "config.json").is_file():
+        raise DataError(f"{folder} has no config.json: expected a model in Hugging Face layout")
+    config, kind = _architecture(folder)
+    preprocessing = preprocessing_in(folder)
+    if not any(folder.glob(WEIGHTS)):
+        raise DataError(f"{folder} has no {WEIGHTS}: only weights in this format are read, others can run code")
+    model, pooled = _load(folder, config, kind)
+    model.to(device)
+    try:
+        return FrozenEncoder(name or str(folder), preprocessing, _features(model, pooled), content_of(folder), device)
+    except (ValueError, RuntimeError) as error:  # of a forward pass on a picture of this size
+        height, width = preprocessing.shape
+        reason = _first_line(error)
+        raise DataError(f"{folder} does not take the {height}x{width} pictures of its {CONFIG}: {reason}") from None
+
+
+def content_of(folder: Path) -> str:
+    """A hash of the weights and of the settings that change what they compute."""
+    digest = hashlib.sha256()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    kept = {key: value for key, value in config.items() if key not in NOT_CONTENT}
+    digest.update(json.dumps(kept, sort_keys=True).encode())
+    for path in sorted(folder.glob(WEIGHTS)):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def _architecture(folder: Path) -> tuple[Any, Any]:
+    """The settings and the class of a model for pictures; of one for pictures and text, of its part for pictures."""
+    transformers = _transformers()
+    try:
+        with _quietly(transformers):
+            config = transformers.AutoConfig.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:  # an unknown type, no JSON, settings that cannot be
+        raise DataError(f"{folder}/config.json cannot be used: {_first_line(error)}") from None
+    config = getattr(config, "vision_config", config)
+    kind = transformers.models.auto.modeling_auto.MODEL_MAPPING.get(type(config), None)
+    if isinstance(kind, tuple | list):
+        kind = kind[0]
+    if kind is None or kind.main_input_name != "pixel_values":
+        raise DataError(f"{folder} holds a model of type {config.model_type!r}, which is no encoder of pictures")
+    return config, kind
+
+
+def _load(folder: Path, config: Any, kind: Any) -> tuple[Any, bool]:
+    """The network with its weights, and whether its pooler has been trained."""
+    try:
+        with _quietly(_transformers()):
+            model, info = kind.from_pretrained(
+                str(folder), config=config, output_loading_info=True, use_safetensors=True, local_files_only=True,
+                dtype=torch.float32,
+            )  # fmt: skip
+    except Exception as error:  # shapes that differ, damaged files, settings that cannot be: of many types
+        raise DataError(f"{folder}: the weights do not fit its config.json ({_first_line(error)})") from None
+    missing, different = sorted(info["missing_keys"]), sorted(map(str, info["mismatched_keys"]))
+    wrong = [*(key for key in missing if "pooler" not in key.split(".")), *different]
+    if wrong:  # transformers would go on with random values
+        raise DataError(f"{folder}: the weights do not fit its config.json ({len(wrong)} are missing: {wrong[0]})")
+    return model.eval().requires_grad_(False), not missing
+
+
+def _features(model: Any, pooled: bool) -> Callable[[Tensor], Tensor]:
+    has_class_token = any(name.endswith("cls_token") for name, _ in model.named_parameters())
+
+    def features(pixels: Tensor) -> Tensor:
+        output = model(pixel_values=pixels)
+        pooler_output = getattr(output, "pooler_output", None)
+        if pooled and pooler_output is not None:
+            return pooler_output.flatten(1)  # type: ignore[no-any-return]
+        hidden = output.last_hidden_state
+        if hidden.ndim == 4:
+            return hidden.mean((2, 3))  # type: ignore[no-any-return]
+        return hidden[:, 0] if has_class_token else hidden.mean(1)  # type: ignore[no-any-return]
+
+    return features
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+        import transformers.models.auto.modeling_auto
+    except ImportError as error:
+        if getattr(error, "name", None) not in ("transformers", None):
+            raise UserError(
+                f'transformers cannot be imported ({_first_line(error)}): pip install "osscl[hub]"'
+            ) from None
+        raise UserError('models in Hugging Face layout need transformers: pip install "osscl[hub]"') from None
+    return transformers
+
+
+@contextmanager
+def _quietly(transformers: Any) -> Iterator[None]:
+    """Silence the load report; its findings are checked and reported in one line."""
+    log = transformers.utils.logging
+    before, bar = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity(log.CRITICAL)
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
+        if bar:
+            log.enable_progress_bar()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:200]

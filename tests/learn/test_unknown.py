@@ -1,0 +1,109 @@
+"""Known or unknown: the share of known images rejected is what was asked for, in the pile as outside it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from osscl.learn.embedded import fit_embedding_head, summarise
+from osscl.learn.unknown import Calibration, PileSums, Unknown, copies_in, fit_unknown, marks_of, summarise_pile
+
+WIDTHS = (48,)
+KINDS = torch.randn(10, 48, generator=torch.Generator().manual_seed(3))
+
+
+def drawn(kinds: Tensor, seed: int) -> Tensor:
+    noise = torch.randn(len(kinds), 48, generator=torch.Generator().manual_seed(seed))
+    return KINDS[kinds] + 0.7 * noise
+
+
+def kinds(first: int, last: int, each: int) -> Tensor:
+    return torch.arange(first, last).repeat_interleave(each)
+
+
+def fitted(labels: int = 15, pile: Tensor | None = None, seed: int = 0) -> Unknown:
+    y = kinds(0, 4, labels)
+    x = drawn(y, seed)
+    head = fit_embedding_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
+    return fit_unknown(head, summarise_pile([] if pile is None else [pile], WIDTHS), x, y)
+
+
+def test_about_the_share_asked_for_is_rejected():
+    pile = drawn(kinds(0, 8, 10), 1)
+    rejected = [
+        fitted(pile=pile, seed=seed).rejects(drawn(kinds(0, 4, 200), 99), 0.05).float().mean() for seed in (0, 5, 6, 7)
+    ]
+    assert 0.02 < float(torch.stack(rejected).mean()) < 0.08
+
+
+def test_few_labels_still_reject_something_and_little():
+    found = [fitted(4, drawn(kinds(0, 8, 10), 1), seed) for seed in (0, 5, 6, 7)]
+    known = torch.stack([one.rejects(drawn(kinds(0, 4, 200), 99)).float().mean() for one in found]).mean()
+    unknown = torch.stack([one.rejects(drawn(kinds(4, 8, 50), 98)).float().mean() for one in found]).mean()
+    assert known < 0.12 and unknown > 0.5
+
+
+def test_rows_of_the_pile_score_like_rows_outside_it():
+    inside = drawn(kinds(0, 8, 12), 1)
+    outside = drawn(kinds(0, 8, 100), 2)
+    model = fitted(pile=inside)
+    for first, last in ((0, 4), (4, 8)):
+        own = model.scores(inside[first * 12 : last * 12])[0]
+        fresh = model.scores(outside[first * 100 : last * 100])[0]
+        assert abs(float(own.mean() - fresh.mean())) < 0.35 * float(fresh.std())
+
+
+def test_an_image_of_the_pile_is_recognised_up_to_rounding_and_counted():
+    pile = drawn(kinds(0, 8, 10), 1)
+    world = summarise_pile([pile, pile[:1]], WIDTHS)
+    again = pile * (1 + 1e-7 * torch.randn(pile.shape, generator=torch.Generator().manual_seed(0)))
+    assert copies_in(world, marks_of(again, WIDTHS)).tolist() == [2.0] + [1.0] * 79
+    assert not copies_in(world, marks_of(drawn(kinds(0, 8, 10), 2), WIDTHS)).any()
+
+
+def test_kinds_never_met_look_less_known():
+    model = fitted(pile=drawn(kinds(0, 8, 10), 1))
+    known, never = model.known(drawn(kinds(0, 4, 50), 5)), model.known(drawn(kinds(8, 10, 50), 6))
+    assert known.median() > 0.3 and never.median() < 0.05
+    assert float(known.min()) > 0 and float(known.max()) < 1
+
+
+def in_two_steps(each: int, seed: int) -> Unknown:
+    """Taught `each` classes, then as many more; rows of the first step are gone at the second."""
+    y, names = kinds(0, 2 * each, 15), [str(i) for i in range(2 * each)]
+    x, pile, first = drawn(y, seed), summarise_pile([drawn(kinds(0, 10, 10), 1)], WIDTHS), y < each
+    one = summarise(x[first], y[first], names[:each], WIDTHS)
+    head = fit_embedding_head(one, x[first], y[first])
+    before = fit_unknown(head, pile, x[first], y[first]).calibration
+    sums = one.joined(summarise(x[~first], y[~first] - each, names[each:], WIDTHS))
+    head = fit_embedding_head(sums, x[~first], y[~first], head.trials)
+    return fit_unknown(head, pile, x[~first], y[~first], before)
+
+
+@pytest.mark.parametrize(("each", "most"), [(4, 0.08), (2, 0.12)])  # two classes say little of how scores have moved
+def test_scores_of_an_earlier_step_are_carried_without_its_rows(each: int, most: float):
+    found = [in_two_steps(each, seed) for seed in (0, 5, 6, 7)]
+    assert len(found[0].calibration.names) == 2 * each and len(found[0].calibration.parts) == 30 * each
+    rejected = [one.rejects(drawn(kinds(0, 2 * each, 100), 99)).float().mean() for one in found]
+    assert 0.02 < float(torch.stack(rejected).mean()) < most
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 10])
+def test_piles_smaller_than_the_embedding(rows: int):
+    pile = drawn(kinds(0, 10, 1)[:rows], 4)
+    model = fitted(pile=pile)
+    assert model.known(drawn(kinds(0, 10, 2), 5)).isfinite().all()
+
+
+def test_one_class_of_one_image_rejects_nothing():
+    x, y = drawn(torch.zeros(1, dtype=torch.long), 0), torch.zeros(1, dtype=torch.long)
+    head = fit_embedding_head(summarise(x, y, ["0"], WIDTHS), x, y)
+    model = fit_unknown(head, summarise_pile([], WIDTHS), x, y)
+    assert not model.rejects(drawn(kinds(0, 10, 2), 5)).any()
+
+
+def test_calibration_and_world_survive_storing_renaming_and_removal():
+    model = fitted(pile=drawn(kinds(0, 8, 3), 1))
+    again = PileSums.from_state(model.world.state())
+    assert torch.equal(again.scatters[0], model.world.scatters[0]) and torch.equal(again.marks, model.world.marks)
+    kept: Calibration = model.calibration.renamed("3", "0").without("1")
+    assert set(kept.owners.tolist()) == {0, 2} and len(kept.parts) == 45
