@@ -129,8 +129,9 @@ def _expected(spec: RunSpec, alike: Sequence[RunRecord]) -> tuple[float, float] 
     """Seconds of the reference and of everything else, from the most comparable runs of the same weight."""
     if not alike:
         return None
-    best = max(_comparability(spec, record) for record in alike)
-    times = [_scaled(record, spec) for record in alike if _comparability(spec, record) == best]
+    ranks = [_comparability(spec, record) for record in alike]
+    best = max(ranks)
+    times = [_scaled(record, spec) for record, rank in zip(alike, ranks, strict=True) if rank == best]
     return mean(reference for reference, _ in times), mean(rest for _, rest in times)
 
 
