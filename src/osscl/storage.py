@@ -77,11 +77,12 @@ def remove_drafts(folder: Path, older_than: float = ABANDONED) -> None:
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             with contextlib.suppress(OSError):
-                if _is_draft(entry) and time.time() - entry.stat().st_mtime >= older_than:
+                if is_draft(entry) and time.time() - entry.stat().st_mtime >= older_than:
                     shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
 
 
-def _is_draft(entry: Path) -> bool:
+def is_draft(entry: Path) -> bool:
+    """Whether a file or folder has the name of a draft, and for safetensors' own names the content of one."""
     if not DRAFT.fullmatch(entry.name) or entry.is_symlink():
         return False
     if entry.is_dir():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from osscl.data.benchmarks import load_bank
-from osscl.errors import SpecError
+from osscl.errors import DataError, SpecError
 from osscl.report.naming import method_label
 from osscl.report.tables import markdown
 from osscl.runs.record import read_record, record_to_plain
@@ -60,6 +60,78 @@ def test_a_run_of_a_users_method_is_shown_and_compared_like_any_other(tmp_path):
     assert "replay" in markdown([read, record])
     with pytest.raises(SpecError, match="unknown method type 'replay'"):
         spec_from_plain(plain_record["spec"])
+
+
+def _edited(record, path, change):
+    """The record with one value replaced or removed; `path` leads to it."""
+    changed = json.loads(json.dumps(record_to_plain(record)))
+    *above, last = path
+    place = changed
+    for key in above:
+        place = place[key]
+    place[last] = change(place[last])
+    return changed
+
+
+CONTRADICTIONS = [
+    (("id",), lambda value: value[:-1] + ("0" if value[-1] != "0" else "1")),
+    (("spec", "seed"), lambda value: value + 1),
+    (("final",), lambda value: value + 1),
+    (("average",), lambda value: value - 1),
+    (("average",), lambda value: None),
+    (("forgetting",), lambda value: -value - 1),
+    (("backward_transfer",), lambda value: value + 0.01),
+    (("overall", 0), lambda value: 100.5),
+    (("overall", 1), lambda value: value / 2),
+    (("accuracy", 1, 0), lambda value: -1.0),
+    (("accuracy", -1, 0), lambda value: 100 - value),
+    (("accuracy", 1, 1), lambda value: value / 2),
+    (("confusion", 0, 0), lambda value: value + 1),
+    (("confusion", 0), lambda row: [row[1], row[0], *row[2:]]),
+    (("confusion", 0), lambda row: [-1, row[0] + 1 + row[1], *row[2:]]),
+    (("evaluated_rows",), lambda value: value + 1),
+    (("evaluated_on",), lambda value: "validation"),
+    (("class_order", 0), lambda value: 99),
+    (("class_order",), lambda order: [order[1], *order[1:]]),
+    (("steps", 0, "new_classes", 0), lambda value: 99),
+    (("content",), lambda value: {}),
+    (("steps", 1, "labeled"), lambda value: -1),
+    (("steps", 1, "unlabeled"), lambda value: value + 1),
+    (("steps", 1, "phases", 0, "seconds"), lambda value: -1.0),
+    (("steps", 1, "gate", "recall"), lambda value: 1.5),
+    (("steps", 1, "gate", "auroc_seen"), lambda value: -0.1),
+    (("steps", 1, "gate", "pass_rates", "foreign"), lambda value: 2.0),
+    (("steps", 1, "gate", "passed"), lambda value: -1),
+    (("steps", 1, "gate", "pseudo_labeled"), lambda value: 10**9),
+    (("steps", 1, "gate", "histograms", "seen", 3), lambda value: value + 1),
+    (("steps", 1, "known", "auroc"), lambda value: 7.0),
+    (("made_by", "seconds"), lambda value: -1.0),
+    (("made_by", "sessions"), lambda value: 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "change"), CONTRADICTIONS, ids=[f"{i}-{case[0][-1]}" for i, case in enumerate(CONTRADICTIONS)]
+)
+def test_a_record_that_contradicts_itself_is_refused_in_one_line(path, change, tmp_path):
+    record = next(one for one in map(read_record, KEPT) if one.steps[1].gate and one.steps[1].known)
+    file = tmp_path / "edited.json"
+    file.write_text(json.dumps(_edited(record, path, change)))
+    with pytest.raises(DataError, match="cannot be read as a record") as refused:
+        read_record(file)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_record_of_a_users_method_is_checked_but_for_the_hash_in_its_id(tmp_path):
+    record, file = read_record(KEPT[0]), tmp_path / "replay.json"
+    written = record_to_plain(record)
+    written["spec"]["method"] = {"type": "replay", "rate": 0.1}
+    file.write_text(json.dumps(written))
+    assert read_record(file).spec.type == "replay"
+    for field, value in {"id": record.id.replace("-s0-", "-s1-"), "final": record.final + 1}.items():
+        file.write_text(json.dumps({**written, field: value}))
+        with pytest.raises(DataError):
+            read_record(file)
 
 
 @pytest.mark.parametrize("seed", [0, 5])

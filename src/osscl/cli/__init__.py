@@ -3,6 +3,7 @@
 import codecs
 import errno
 import io
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from osscl import __version__
 from osscl.cli import (
     agent,
     claims,
+    clean,
     compare,
     data,
     demo,
@@ -29,6 +31,8 @@ from osscl.cli.options import UNFINISHED
 from osscl.errors import Stopped, UserError, lacks_memory
 from osscl.text import printable
 
+# What the dynamic linker and the kernel report when the libraries of PyTorch do not fit into memory.
+NO_ROOM = re.compile("failed to map segment|cannot allocate memory|cannot map|Cannot allocate memory", re.IGNORECASE)
 TRAINING = ("run", "fit", "tune")  # commands with a batch size to lower
 ASCII = {"—": "-", "…": ".", "±": "+-"}  # for terminals without these characters
 INACCESSIBLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
@@ -44,6 +48,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
         "remove": agent.remove, "relabel": agent.relabel,
     },
     "Measurements": {"bench": measure.bench, "study": measure.study, "study-heads": measure.study_heads},
+    "Maintenance": {"clean": clean.clean},
 }  # fmt: skip
 
 
@@ -108,7 +113,7 @@ def main() -> None:
         _fail("Interrupted.", 130)
     except BrokenPipeError:
         sys.exit(141)
-    except (OSError, MemoryError, RuntimeError) as error:
+    except (OSError, MemoryError, RuntimeError, ImportError, SystemError) as error:
         if not (line := _machine_error(error)):
             raise
         _fail(line, 2)
@@ -132,6 +137,8 @@ def _usage(error: Any) -> str:
 
 def _machine_error(error: Exception) -> str:
     """One line if the machine is the cause: a full disk, a folder without access, too little memory."""
+    if NO_ROOM.search(str(error)) and not isinstance(error, RuntimeError):
+        return "too little memory to import PyTorch; about 1 GB is needed"
     if isinstance(error, OSError):
         return f"{error.filename or 'the output'}: {error.strerror}" if error.errno in MACHINE_ERRORS else ""
     if not lacks_memory(error):

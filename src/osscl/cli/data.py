@@ -1,11 +1,11 @@
-"""`osscl data`: list and download data sets."""
+"""`osscl data`: list, download and verify data sets."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="List and download data sets.", no_args_is_help=True)
+app = typer.Typer(help="List, download and verify data sets.", no_args_is_help=True)
 
 DataOption = Annotated[
     Path | None,
@@ -44,3 +44,24 @@ def fetch_data(
         dataset(name)  # refuse a wrong name before a long download
     for name in names:
         typer.echo(fetch(name, data_dir(data)))
+
+
+@app.command("verify")
+def verify_data(
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `osscl data list` names them.")],
+    data: DataOption = None,
+) -> None:
+    """Read all files of data sets and compare their content with the official one and with the cache."""
+    from osscl.data.benchmarks import dataset, verify_dataset
+    from osscl.data.cache import cache_dir, data_dir
+    from osscl.errors import DataError
+
+    for name in names:
+        dataset(name)
+    problems = []
+    for name in names:
+        found = verify_dataset(name, data_dir(data), cache_dir())
+        problems += [found.problem] if found.problem is not None else []
+        typer.echo(f"{name}: content {found.content}, {'DIFFERENT' if found.problem else 'as expected'}")
+    if problems:
+        raise DataError("; ".join(problems))

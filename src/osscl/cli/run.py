@@ -236,7 +236,9 @@ def runs(
         typer.echo(f"no runs in {printable(str(folder))}")
         return
     shown = table("run", "final %", "forgetting", "minutes")
-    methods = [method_label(record) for record in records]
+    named = {(record.configuration, record.spec.method): record for record in records}  # a label takes a millisecond
+    labels = {key: method_label(record) for key, record in named.items()}
+    methods = [labels[record.configuration, record.spec.method] for record in records]
     for record, method in zip(records, methods, strict=True):
         final, minutes = f"{number(record.final)} {record.evaluated_on}", number(record.minutes)
         shown.add_row(f"{_title(record.spec, method)}\n{record.id}", final, number(record.forgetting), minutes)

@@ -12,8 +12,9 @@ from osscl.errors import DataError, SpecError
 from osscl.methods.base import DEMO, Schedule
 from osscl.paper.cells import Cell, Measure
 from osscl.runs.engine import reference_key
-from osscl.runs.record import RunRecord, is_retimed, read_record, record_files
-from osscl.runs.spec import ForeignConfig, RunSpec
+from osscl.runs.index import read_files
+from osscl.runs.record import RunRecord, is_retimed, record_files
+from osscl.runs.spec import RunSpec
 
 Records = Mapping[str, RunRecord]  # by id; the second, timed record of a run by `retimed_id(id)`
 
@@ -36,26 +37,17 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
     problems: list[str] = []
     for folder in folders:
         met = set()  # two folders may hold different records of a run; one folder may not
-        for path in record_files(folder):
-            try:
-                record = _checked_record(path)
-            except DataError as error:
-                problems.append(f"{error}; move it away to run it again")
+        for path, record in read_files(record_files(folder)):
+            if isinstance(record, DataError):
+                problems.append(f"{record}; move it away to run it again")
                 continue
             first = records.setdefault(record.id, record)
             if is_retimed(first, record):
                 first = records.setdefault(retimed_id(record.id), record)
-            if first != record and record.id in met:
+            if first is not record and record.id in met and first != record:
                 problems.append(f"{path} is another record of {record.id}; the first one counts")
             met.add(record.id)
     return records, problems
-
-
-def _checked_record(path: Path) -> RunRecord:
-    record = read_record(path)
-    if not isinstance(record.spec.method, ForeignConfig) and record.spec.id != record.id:
-        raise DataError(f"{path}: its id is not that of its spec")
-    return record
 
 
 def retimed_id(id: str) -> str:
@@ -137,8 +129,9 @@ def _expected(spec: RunSpec, alike: Sequence[RunRecord]) -> tuple[float, float] 
     """Seconds of the reference and of everything else, from the most comparable runs of the same weight."""
     if not alike:
         return None
-    best = max(_comparability(spec, record) for record in alike)
-    times = [_scaled(record, spec) for record in alike if _comparability(spec, record) == best]
+    ranks = [_comparability(spec, record) for record in alike]
+    best = max(ranks)
+    times = [_scaled(record, spec) for record, rank in zip(alike, ranks, strict=True) if rank == best]
     return mean(reference for reference, _ in times), mean(rest for _, rest in times)
 
 

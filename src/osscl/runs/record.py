@@ -1,23 +1,28 @@
 """The record of a finished run: one typed value, one JSON file."""
 
 import dataclasses
+import functools
 import json
+import operator
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from osscl import metrics
 from osscl.config import added_later, from_plain, plain
-from osscl.errors import DataError, UserError
+from osscl.errors import DataError, UserError, shown
 from osscl.methods.base import PhaseReport
-from osscl.runs.spec import RunSpec, spec_from_plain, spec_to_plain
+from osscl.runs.spec import ForeignConfig, RunSpec, spec_from_plain, spec_to_plain
 from osscl.storage import write_text
 
 FORMAT = "osscl record 1"
 BINS = 50  # of the score histograms, over [-1, 1]
+ROUNDING = 1e-3  # of accuracies in %, which are means in single precision
 TIMED = "timed"  # folder, below that of all runs, of runs that were repeated for their time
 
 
@@ -128,7 +133,17 @@ class RunRecord:
     # Bytes of past data kept after the last step: images of M, statistics; None in records of earlier versions.
     memory_bytes: int | None = added_later(None, legacy=None)
 
-    @property
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Fields of a record from the index that have not been used yet, see `index.read_files`."""
+            later = self.__dict__.get("later", {})
+            if name not in later:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            object.__setattr__(self, name, later[name]())
+            return self.__dict__[name]
+
+    @functools.cached_property
     def minutes(self) -> float | None:
         """Wall-clock minutes, a cached reference at its original training time; None where times do not count."""
         cached = sum(phase.seconds for step in self.steps for phase in step.phases if phase.cached)
@@ -162,34 +177,117 @@ def read_record(path: Path | str, config: type | None = None) -> RunRecord:
 
 
 def flaw_of(record: RunRecord) -> str:
-    """An inconsistency in a record, such as an edit by hand leaves; empty if there is none."""
-    steps = record.spec.scenario.steps
+    """How a record contradicts itself, as after an edit by hand or on a bad disk; empty if it does not."""
+    steps = (flaw for t, step in enumerate(record.steps) if (flaw := _flaw_of_step(step, f"step {t + 1}")))
+    return (
+        _flaw_of_id(record) or _flaw_of_shape(record) or _flaw_of_values(record) or _flaw_of_measures(record)
+        or next(steps, "")
+    )  # fmt: skip
+
+
+def _flaw_of_id(record: RunRecord) -> str:
+    """The hash in the id of a foreign method needs its config type, so only the readable part of it is compared."""
+    spec = record.spec
+    if isinstance(spec.method, ForeignConfig):
+        ending = f"-{spec.scenario.main}-{spec.schedule.name}-s{spec.seed}-"
+        fits = re.search(re.escape(ending) + "[0-9a-f]{12}$", record.id) is not None
+        return "" if fits else f"the id {shown(record.id)} is not that of the spec, which has {ending} and a hash"
+    return "" if record.id == spec.id else f"the id {shown(record.id)} is not that of the spec, {spec.id}"
+
+
+def _flaw_of_shape(record: RunRecord) -> str:
+    steps, classes = record.spec.scenario.steps, len(record.class_order)
     lengths = {len(record.accuracy), len(record.overall), len(record.steps)}
-    classes = len(record.class_order)
     if lengths != {steps} or [len(row) for row in record.accuracy] != list(range(1, steps + 1)):
         return f"accuracy, overall and steps must have {steps} steps"
-    if sum(len(step.new_classes) for step in record.steps) != classes:
-        return "class_order must have the classes of the steps"
+    taught = [label for step in record.steps for label in step.new_classes]
+    if sorted(taught) != sorted({*record.class_order}) or len(taught) != classes:
+        return "class_order must have each class of the steps once"
     if [len(row) for row in record.confusion] != [classes] * classes:
         return f"confusion must be {classes} by {classes}"
-    gates = [step.gate for step in record.steps if step.gate is not None]
-    if any(len(counts) != BINS for gate in gates for counts in gate.histograms.values()):
-        return f"histograms must have {BINS} bins"
+    sets = {record.spec.scenario.main, *record.spec.scenario.peripheral}
+    return "" if {*record.content} == sets else f"content must have the data sets {', '.join(sorted(sets))}"
+
+
+def _flaw_of_values(record: RunRecord) -> str:
+    """Values that no run can have."""
+    percents = [value for row in (*record.accuracy, record.overall) for value in row]
+    if not all(0 <= value <= 100 + ROUNDING for value in percents):
+        return "accuracies must be in [0, 100]"
+    if any(count < 0 for row in record.confusion for count in row):
+        return "confusion must have counts of at least 0"
+    if sum(map(sum, record.confusion)) != record.evaluated_rows:
+        return f"confusion must add up to evaluated_rows, {record.evaluated_rows}"
+    if record.evaluated_on != ("validation" if record.spec.scenario.validation_share else "test"):
+        return f"evaluated_on {shown(record.evaluated_on)} does not fit the spec's validation"
+    made_by = record.made_by
+    if made_by.seconds < 0 or made_by.sessions < 1 or (made_by.peak_memory or 0) < 0:
+        return "made_by must have seconds and memory of at least 0, and at least 1 session"
     return ""
+
+
+def _flaw_of_measures(record: RunRecord) -> str:
+    """Measures that do not follow from the accuracies, or accuracies that do not follow from the confusion."""
+    expected = {
+        "final": record.overall[-1], "average": metrics.average_of_steps(record.overall),
+        "forgetting": metrics.forgetting(record.accuracy),
+        "backward_transfer": metrics.backward_transfer(record.accuracy),
+    }  # fmt: skip
+    for name, value in expected.items():
+        if not _close(getattr(record, name), value):
+            return f"{name} is {getattr(record, name)}, and {value} by the accuracies"
+    position = {label: row for row, label in enumerate(record.class_order)}
+    places = [[position[label] for label in step.new_classes] for step in record.steps]
+    rows = [sum(sum(record.confusion[i]) for i in place) for place in places]
+    right = [sum(record.confusion[i][i] for i in place) for place in places]
+    for k, (correct, total) in enumerate(zip(right, rows, strict=True)):
+        if total and not _close(record.accuracy[-1][k], 100 * correct / total):
+            return f"the last accuracy of step {k + 1} is {record.accuracy[-1][k]}, another one than by the confusion"
+    for t, (overall, row) in enumerate(zip(record.overall, record.accuracy, strict=True)):
+        seen = sum(rows[: t + 1])
+        if seen and not _close(overall, sum(map(operator.mul, row, rows)) / seen):
+            return f"overall[{t}] is {overall}, another value than by the accuracies after step {t + 1}"
+    return ""
+
+
+def _close(value: float | None, expected: float | None) -> bool:
+    """Equal up to the rounding of accuracies, which are means in single precision."""
+    return value is expected is None or (None not in (value, expected) and abs(value - expected) <= ROUNDING)  # type: ignore[operator]
+
+
+def _flaw_of_step(step: StepRecord, where: str) -> str:
+    if not (step.labeled >= 0 and 0 <= step.unlabeled <= step.asked):
+        return f"{where} must have at least 0 labelled rows and at most as many unlabelled rows as asked"
+    if any(phase.seconds < 0 or phase.updates < 0 or phase.views < 0 for phase in step.phases):
+        return f"{where} has a phase of less than 0 seconds, updates or views"
+    gate, known = step.gate, step.known
+    shares = [] if known is None else [known.auroc, known.fpr95, known.fpr95_unknown, known.recall, known.foreign]
+    if gate is not None:
+        shares += [
+            gate.auroc_seen, gate.auroc_related, gate.auroc_seen_foreign, gate.precision, gate.precision_seen,
+            gate.recall, gate.fpr95, gate.fpr95_unknown, gate.pseudo_accuracy, *gate.pass_rates.values(),
+        ]  # fmt: skip
+        if any(len(counts) != BINS or min(counts) < 0 for counts in gate.histograms.values()):
+            return f"{where}: histograms must have {BINS} bins of at least 0"
+        if sum(map(sum, gate.histograms.values())) != step.unlabeled:
+            return f"{where}: histograms must add up to the unlabelled rows, {step.unlabeled}"
+        if not (0 <= gate.passed <= step.unlabeled and 0 <= gate.pseudo_labeled <= step.unlabeled):
+            return f"{where}: passed and pseudo_labeled must be in [0, {step.unlabeled}], the unlabelled rows"
+    return "" if all(0 <= value <= 1 for value in shares if value is not None) else f"{where}: shares must be in [0, 1]"
 
 
 def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
     """Every record below a folder, once, and one problem per damaged file."""
+    from osscl.runs.index import read_files  # which imports this module
+
     records: dict[str, RunRecord] = {}
     problems = []
-    for path in record_files(folder):
-        try:
-            record = read_record(path)
-        except DataError as error:
-            problems.append(str(error))
+    for path, record in read_files(record_files(folder)):
+        if isinstance(record, DataError):
+            problems.append(str(record))
             continue
         first = records.setdefault(record.id, record)
-        if first != record and not is_retimed(first, record):
+        if first is not record and first != record and not is_retimed(first, record):
             problems.append(f"{path} is another record of {record.id}")
     return list(records.values()), problems
 

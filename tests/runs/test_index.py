@@ -1,0 +1,122 @@
+"""The index of records gives what the files hold, whatever happens to it, and never outlives a change of a file."""
+
+import json
+import multiprocessing
+import os
+import pickle
+import sqlite3
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from osscl.errors import DataError
+from osscl.runs import index
+from osscl.runs.record import read_record, read_records, write_record
+from osscl.runs.spec import with_seed
+
+KEPT = sorted((Path(__file__).parents[2] / "results" / "demo").glob("*.json"))
+GATED = next(record for record in map(read_record, KEPT) if record.steps[0].gate)
+
+
+def written(folder, seeds):
+    for seed in seeds:
+        spec = with_seed(GATED.spec, seed)
+        file = folder / f"{spec.id}.json"
+        write_record(replace(GATED, spec=spec, id=spec.id), file)
+        os.utime(file, (1, 1))  # long ago
+    return sorted(folder.glob("*.json"))
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(index, "MANY", 1)
+    return written(tmp_path / "runs", range(4))
+
+
+def found(files):
+    return dict(index.read_files(files))
+
+
+def test_an_indexed_record_equals_the_one_that_is_parsed(files, monkeypatch):
+    first = found(files)
+    with monkeypatch.context() as patched:
+        patched.setattr(index, "read_record", None)  # must not be needed
+        second = found(files)
+    for path in files:
+        assert first[path] == second[path] == read_record(path)
+        assert second[path].spec.id == first[path].spec.id and second[path].minutes == first[path].minutes
+        assert pickle.loads(pickle.dumps(second[path])) == first[path]
+    with pytest.raises(AttributeError):
+        _ = second[files[0]].no_such_field
+
+
+def test_a_changed_file_is_parsed_again_even_with_its_old_size_and_time(files):
+    found(files)
+    changed = json.loads(files[1].read_text())
+    changed["made_by"]["device"] = changed["made_by"]["device"].swapcase()
+    files[1].write_text(json.dumps(changed, indent=1) + "\n")
+    os.utime(files[1], (1, 1))
+    files[2].write_text("{")
+    files[3].unlink()
+    now = found(files)
+    assert now[files[1]].made_by.device == changed["made_by"]["device"]
+    assert isinstance(now[files[2]], DataError) and isinstance(now[files[3]], DataError)
+
+
+def test_a_file_written_a_moment_ago_is_not_indexed(files):
+    os.utime(files[0], (time.time(), time.time()))
+    found(files)
+    with sqlite3.connect(index.cache_dir() / "records.sqlite") as database:
+        assert database.execute("SELECT count(*) FROM records").fetchone() == (3,)
+
+
+@pytest.mark.parametrize("damage", ["flips", "cut", "text", "other table", "folder"])
+def test_a_damaged_index_changes_no_record(files, damage):
+    expected = found(files)
+    file = index.cache_dir() / "records.sqlite"
+    content = bytearray(file.read_bytes())
+    for place in range(0, len(content), 97) if damage == "flips" else ():
+        content[place] ^= 4
+    file.unlink()
+    if damage == "folder":
+        file.mkdir()
+    elif damage == "other table":
+        with sqlite3.connect(file) as database:
+            database.execute("CREATE TABLE records (other INTEGER)")
+    else:
+        file.write_bytes({"flips": content, "cut": content[:5000], "text": b"no database"}[damage])
+    for _ in range(2):
+        assert found(files) == expected
+
+
+def test_single_flipped_bytes_of_an_index_change_no_record(files):
+    expected = found(files)
+    file = index.cache_dir() / "records.sqlite"
+    content = file.read_bytes()
+    for place in range(50, len(content), len(content) // 60):
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        assert found(files) == expected
+
+
+def _read_often(folder, times):
+    for _ in range(times):
+        records, problems = read_records(folder)
+        assert not problems and len(records) >= 4
+
+
+def test_several_processes_write_and_read_records_at_once(files):
+    folder = files[0].parent
+    context = multiprocessing.get_context("fork")
+    readers = [context.Process(target=_read_often, args=(folder, 10)) for _ in range(2)]
+    writers = [context.Process(target=written, args=(folder, range(first, first + 8))) for first in (10, 20)]
+    for process in readers + writers:
+        process.start()
+    for process in readers + writers:
+        process.join(60)
+    assert [process.exitcode for process in readers + writers] == [0] * 4
+    records, problems = read_records(folder)
+    assert len(records) == 20 and not problems
+    assert read_records(folder)[0] == records == [read_record(file) for file in sorted(folder.glob("*.json"))]
