@@ -236,7 +236,7 @@ def test_an_impossible_change_is_refused_by_its_field(refused, change):
     [
         ("--labels-per-class 9999", ["labels_per_class", "134"]),
         ("--validation 0.999", "held out"),
-        ("--validation 0.001", "held out"),
+        ("--validation 0.001", "held-out"),
         ("--set scenario.related=99999", ["related", "99999"]),
         ("--set scenario.unrelated=99999", ["unrelated", "letters"]),
         ("--set scenario.classes_per_step=[11]", "10 classes"),
@@ -404,7 +404,7 @@ def checkpoint(osscl, tmp_path):
 def test_a_damaged_checkpoint_is_kept_and_the_run_starts_over(osscl, checkpoint, caplog):
     checkpoint.write_bytes(b"damaged")
     assert osscl(*LABELS_ONLY, "--max-minutes", "0")[0] == 3
-    assert "damaged checkpoint" in caplog.text
+    assert "checkpoint.safetensors is damaged" in caplog.text
     assert checkpoint.with_suffix(".damaged").read_bytes() == b"damaged"
 
 
