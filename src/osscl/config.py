@@ -1,4 +1,4 @@
-"""Frozen dataclasses as data: to plain values and back, changes by field name, and an id of the content."""
+"""Frozen dataclasses as data: to plain values and back, changes by field name, and a content id."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Everything that is written: files whole or not at all, locked folders, and nested state as safetensors. No pickle."""
+"""Everything written to disk: atomic files, locked folders, nested state as safetensors. No pickle."""
 
 import contextlib
 import errno

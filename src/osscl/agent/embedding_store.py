@@ -1,4 +1,4 @@
-"""A store of embeddings on disk, keyed by picture content: memory-mapped, append-only, safe for several processes.
+"""An on-disk store of embeddings, keyed by picture content: append-only, safe for several processes.
 
 A store is a folder for one encoder and one number of views:
 

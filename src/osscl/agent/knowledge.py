@@ -1,4 +1,4 @@
-"""What an agent knows about embeddings: sums per class, sums over the pile, a head and a calibrated threshold.
+"""What an agent knows about embeddings: sums per class and over the pile, a head, and a threshold.
 
 Everything is immutable: a step, or a renamed, merged or removed class, makes a new `Knowledge`.
 """

@@ -1,4 +1,4 @@
-"""The learner behind a pretrained encoder: photographs are embedded once, and only statistics of them are learned."""
+"""The learner behind a pretrained encoder: it learns only statistics of embedded photographs."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""`osscl fit`, `update`, `back`, `rename`, `merge`, `remove` and `relabel`: teach an agent your own images."""
+"""`osscl fit`, `update`, `back`, `rename`, `merge`, `remove`, `relabel`: teach an agent your images."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""Batches as row numbers. Each batch is a function of its number, so a phase can resume at any of them."""
+"""Batches as row numbers. Each is a function of its number, so a phase can resume at any of them."""
 
 import math
 from collections.abc import Iterator, Sequence

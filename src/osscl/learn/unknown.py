@@ -1,4 +1,4 @@
-"""Detect unknown images: a score for embeddings, calibrated as the share of known images that score lower.
+"""Detect unknown images: a score, calibrated as the share of known images that score lower.
 
 The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022): how much nearer a row is to a class
 than to the mean of all rows, labelled or not. Deviation: the paper's gate compares with the prototypes alone.

@@ -1,4 +1,4 @@
-"""The contract between a method and its runner, and the one mechanism that runs and resumes training phases."""
+"""The contract between a method and its runner, and how training phases are run and resumed."""
 
 import contextlib
 import time

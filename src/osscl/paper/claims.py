@@ -1,4 +1,4 @@
-"""The paper's comparative claims, which records confirm or refute by pairs of runs on identical streams."""
+"""The paper's comparative claims, confirmed or refuted by pairs of runs on identical streams."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""Run a list of specs, one after another on this machine or on a Ray cluster; records are the same either way."""
+"""Run a list of specs, on this machine or on a Ray cluster; records are the same either way."""
 
 import contextlib
 import functools

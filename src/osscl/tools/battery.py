@@ -1,4 +1,4 @@
-"""`check_method`: what every method must do, tried on a toy stream; for methods of other packages, too."""
+"""`check_method`: what every method must do, tried on a toy stream; also for other packages' methods."""
 
 import tempfile
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Hyperparameter search on validation rows with Optuna; it can be resumed, and several workers can share it."""
+"""Hyperparameter search on validation rows with Optuna: resumable, and shared by several workers."""
 
 import json
 import time

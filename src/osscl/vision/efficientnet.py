@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0 (Tan and Le 2019, without squeeze-and-excitation): inference only, batch norms folded in."""
+"""EfficientNet-Lite0 (Tan and Le 2019, no squeeze-and-excitation): inference only, norms folded in."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

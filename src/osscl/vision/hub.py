@@ -1,4 +1,4 @@
-"""Vision models in Hugging Face layout as frozen encoders: `transformers` builds the network, we prepare the images.
+"""Vision models in Hugging Face layout as frozen encoders; `transformers` builds only the network.
 
 The embedding is the model's `pooler_output` where it has one (for a ViT the projected class token, for DINOv2 and
 DINOv3 the class token, for SigLIP its attention pooling, for ConvNeXt the mean over positions). A model without one, or

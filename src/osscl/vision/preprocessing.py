@@ -1,4 +1,4 @@
-"""From a picture of any size to the pixels that an encoder expects: resize, crop, fixed views, normalization."""
+"""From a picture of any size to an encoder's pixels: resize, crop, fixed views, normalization."""
 
 import json
 from collections.abc import Mapping
