@@ -140,7 +140,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder; False where that cannot be found out."""
+    """Whether a process holds the lock of a folder; False where that cannot be determined."""
     if not (folder / ".lock").exists():
         return False
     lock = FileLock(folder / ".lock", thread_local=False, blocking=False, fallback_to_soft=False)
