@@ -718,7 +718,9 @@ def test_claims_use_all_records(osscl, world):
 def test_a_note_is_shown_with_its_cells_only():
     of_co2l, of_gem = (picked(TABLES["T1"], name).all_notes for name in ("p01-tinyimagenet/co2l", "all-labels/gem"))
     assert any("Co2L uses no" in note for note in of_co2l) and not any("51.0" in note for note in of_co2l)
-    assert [note.startswith("GEM's cells") for note in of_gem] == [True] and any("51.0" in note for note in TABLES["T1"].all_notes)
+    assert [note.startswith("GEM's cells") for note in of_gem] == [True] and any(
+        "51.0" in note for note in TABLES["T1"].all_notes
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class HeadChoice:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What a learner reports of a step."""
+    """What a learner reports about a step."""
 
     unlabeled: int
     let_in: int | None  # unlabelled images that look known; None if the learner does not say
@@ -199,7 +199,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
 
 
 def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[str, Any] | None:
-    """The checkpoint of this very step; a checkpoint of another step is set atomic_write, of a finished one deleted."""
+    """The checkpoint of this very step; one of another step is set aside, one of a finished step deleted."""
     checkpoint = checkpoint_file(folder)
     if not checkpoint.is_file():
         return None

@@ -47,7 +47,7 @@ def bench(
         _bench_methods(pick_device(device), updates, repeats, backbone, only or [], out)
         return
     if only:
-        raise SpecError("--only goes with --methods")
+        raise SpecError("--only needs --methods")
     spec = BenchSpec(replace(URSL.reference.net, backbone=backbone), batch, updates=updates, repeats=repeats)
     _bench_loops(spec, pick_device(device), against, out)
 

@@ -27,14 +27,14 @@ def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of an agent.")],
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE]...", help="Image files or folders, searched recursively; else test images."),
+        typer.Argument(metavar="[IMAGE]...", help="Image files or folders (searched recursively); else test images."),
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Show this many classes of each image.")] = None,
     reject: Annotated[
         float | None,
         typer.Option(help="Share of known images that may be called unknown; the agent's own by default."),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="How many test images, if no image is given.")] = 8,
+    sample: Annotated[int, typer.Option(min=1, help="Number of test images to use if no image is given.")] = 8,
     threshold: Annotated[
         float | None,
         typer.Option(help="Score above which an image looks known, for models without an encoder.", show_default=False),

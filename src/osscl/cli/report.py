@@ -52,7 +52,7 @@ def report(
         raise UserError(f"{target} exists; choose another --out" + ("" if target.is_dir() else " or add --force"))
     if len(places) == 1 and is_agent(places[0]):
         if form != PAGE or watch:
-            raise UserError("of an agent there is a page only: leave out --format and --watch")
+            raise UserError("an agent has a page but no tables: leave out --format and --watch")
         assert target is not None
         write_agent_page(places[0], target)
         return

@@ -77,7 +77,7 @@ def run(
     from osscl.runs.spec import with_seed
 
     if full and not dry_run:
-        raise SpecError("--full goes with --dry-run")
+        raise SpecError("--full needs --dry-run")
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
         "memory": memory, "regime": regime, "validation": validation,
@@ -143,7 +143,7 @@ def _with_stream(
     banks = load_banks(spec, options.data, pick_device(options.device))
     stream = from_manifest(manifest, banks)
     if (stream.spec, stream.seed) != (spec.scenario, spec.seed):
-        raise SpecError("the stream file has another scenario or seed than the spec")
+        raise SpecError("the stream file and the spec differ in scenario or seed")
     digest = rows_digest(to_manifest(stream))
     if spec.stream is None and digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
         spec = replace(spec, stream=digest)

@@ -92,7 +92,7 @@ def chapter_numbers(chapter: Chapter, banks: Mapping[str, ImageBank], pictures: 
 
 
 def entry_numbers(entry: Entry, pictures: Pictures) -> Json:
-    """One method: what is compared by seed, and what is looked at for the lowest seed."""
+    """One method: what is compared by seed, and what is shown for the lowest seed."""
     first = entry.first
     timed = [run for run in entry.runs if run.made_by.timed]
     return {

@@ -1,4 +1,4 @@
-"""Pictures of what the gate admitted and rejected, where the data is available: each once, all within a budget."""
+"""Pictures of what the gate admitted and rejected, where the data is available, within a size budget."""
 
 import base64
 import io
