@@ -103,7 +103,7 @@ def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> No
     records: list[RunRecord] = []
     try:
         while True:
-            if (now := fingerprint(places)) != seen:
+            if (now := fingerprint_of_records(places)) != seen:
                 seen = now
                 if now:
                     records = records_in(places)
@@ -116,7 +116,7 @@ def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> No
             write_page(records, target, data)
 
 
-def fingerprint(places: Sequence[Path]) -> list[tuple[str, int, int]]:
+def fingerprint_of_records(places: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Name, time and size of every file that may be a record."""
     from osscl.runs.record import record_files
 
