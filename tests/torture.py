@@ -30,8 +30,8 @@ from osscl.data import cache
 from osscl.data.images import Decoded
 from osscl.data.pickles import read_pickle
 from osscl.data.readers import read_caltech256
-from osscl.errors import DataError, UserError
-from osscl.runs.record import read_record, record_to_plain, write_record
+from osscl.errors import UserError
+from osscl.runs.record import read_record, record_to_plain
 from osscl.runs.run import run  # noqa: F401 - imported before the forks
 from osscl.storage import read_cached_state, read_state
 
@@ -416,7 +416,7 @@ def images(folder, rng, ledger, count, until) -> None:
         with contextlib.redirect_stderr(printed):
             judged(
                 ledger, "hostile image", lambda: read_caltech256(place.parent),
-                lambda found: found.train_images.shape[1:] == (32, 32, 3) or found.train_images.shape[1:] == (3, 32, 32),
+                lambda found: found.train_images.shape[1:] in ((32, 32, 3), (3, 32, 32)),
             )  # fmt: skip
         if printed.getvalue():
             ledger.add("hostile image", "traceback", f"printed {printed.getvalue()}")
