@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test types complete docs wheel clean
+.PHONY: demo test types complete docs torture wheel clean
 
 demo: .venv/installed
 	$(BIN)/osscl demo
@@ -20,6 +20,10 @@ complete: .venv/complete
 # The documentation site, offline and with warnings as errors; open build/docs/index.html.
 docs: .venv/docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
+
+# Kills, flipped bits, hostile files and failing writes; see docs/reliability.md. Options: make torture SECONDS=120 SEED=7
+torture: .venv/tested
+	$(BIN)/python tests/torture.py --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),0)
 
 # Build a wheel, install it in an empty environment and run the smallest demo there.
 wheel: .venv/tested

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import operator
 import os
@@ -157,15 +158,23 @@ def record_to_plain(record: RunRecord) -> dict[str, Any]:
 
 def write_record(record: RunRecord, path: Path) -> None:
     """Write one file atomically."""
-    write_text(path, json.dumps(record_to_plain(record), indent=1, allow_nan=False) + "\n")
+    data = record_to_plain(record)
+    write_text(path, json.dumps({**data, "digest": _digest(data)}, indent=1, allow_nan=False) + "\n")
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def read_record(path: Path | str, config: type | None = None) -> RunRecord:
     """Read a record; a damaged file is a DataError of one line. `config`: see `spec_from_plain`."""
     try:
-        data = json.loads(Path(path).read_text())
-        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise DataError(f"expected the format {FORMAT!r}")
+        if "digest" in data and data.pop("digest") != _digest(data):  # version 0.1 wrote none
+            raise DataError("it is damaged or was edited: its content is not what was written")
+        del data["format"]
         record = from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config, recorded=True)})
         if flaw := flaw_of(record):
             raise DataError(flaw)
