@@ -351,7 +351,7 @@ def test_a_bundled_encoder_needs_no_installed_one(real_encoder, typed, tmp_path,
 def test_a_step_stopped_while_embedding_resumes(real_encoder, typed, tmp_path):
     typed("demo", "--photos", "photos")
     fit = ["fit", "agent", "--labeled", "photos/week2", "--views", "1"]
-    code, _, errors = typed(*fit, "--max-minutes", "0.01")
+    code, _, errors = typed(*fit, "--max-minutes", "0.0001")
     assert code == 3 and "resume with: osscl fit agent" in errors
     code, shown, _ = typed("inspect", "agent")
     assert code == 0 and "nothing learned yet" in shown and "osscl fit agent" in shown
