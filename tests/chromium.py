@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to over a pipe: opens a page at a width, tells its console errors, takes its picture."""
+"""A headless Chromium, controlled over a pipe: opens a page at a width, reports console errors, takes a screenshot."""
 
 import base64
 import json

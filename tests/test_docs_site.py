@@ -124,7 +124,7 @@ def test_commands_on_a_page_can_be_parsed(page):
                 pytest.fail(f"{page.name}: osscl {shlex.join(words)}: {error}")
 
 
-def test_the_first_page_runs_as_it_stands(typed, capsys):
+def test_the_first_page_runs_unchanged(typed, capsys):
     text = (DOCS / "start.md").read_text()
     commands = commands_in("\n".join(re.findall(r"<!-- runs -->\n(```bash\n.*?^```)", text, re.DOTALL | re.MULTILINE)))
     assert len(commands) >= 8

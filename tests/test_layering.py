@@ -90,3 +90,15 @@ def test_functions_and_files_are_small_enough_to_see(file):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = node.end_lineno - node.lineno + 1
             assert length <= LONGEST_FUNCTION, f"{node.name} in {name_of(file)} has {length} lines"
+
+
+def test_each_public_name_has_one_meaning():
+    """No function or class name is defined in two modules; only a command may be named like what it runs."""
+    where = {}
+    for file in FILES:
+        for node in tree_of(file).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(name_of(file))
+    shared = {name: files for name, files in where.items() if len(files) > 1}
+    for name, files in shared.items():
+        assert sorted(file.startswith("cli/") for file in files) == [False, True], f"{name} is defined in {files}"

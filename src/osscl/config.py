@@ -1,4 +1,4 @@
-"""Frozen dataclasses as data: to plain values and back, changes by field name, and an id of the content."""
+"""Frozen dataclasses as data: to plain values and back, changes by field name, and a content id."""
 
 import contextlib
 import dataclasses
@@ -144,7 +144,7 @@ def _as_declared(hint: Any, value: Any) -> Any:
 
 
 class Group(dict[str, Any]):
-    """Changes to one group of fields, by name; a value is a Group where the changes lie deeper."""
+    """Changes to one group of fields, by name; a value is a Group where the changes are deeper."""
 
 
 def override(spec: T, changes: Sequence[str]) -> T:

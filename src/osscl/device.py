@@ -28,7 +28,7 @@ def pick_device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and int(index or 0) >= count:
         there = "".join(f", cuda:{i}" for i in range(count))
-        raise SpecError(f"device {name!r} is not there: {count} CUDA devices found; allowed: auto, cpu{there}")
+        raise SpecError(f"device {name!r} does not exist: {count} CUDA devices found; allowed: auto, cpu{there}")
     return torch.device(name)
 
 

@@ -1,4 +1,4 @@
-"""Everything that is written: files whole or not at all, locked folders, and nested state as safetensors. No pickle."""
+"""Everything written to disk: atomic files, locked folders, nested state as safetensors. No pickle."""
 
 import contextlib
 import errno
@@ -141,7 +141,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process holds the lock of a folder; False where that cannot be found out."""
+    """Whether a process holds the lock of a folder; False where that cannot be determined."""
     if not (folder / ".lock").exists():
         return False
     lock = FileLock(folder / ".lock", thread_local=False, blocking=False, fallback_to_soft=False)

@@ -70,7 +70,7 @@ def two_steps(**fields):
 
 
 @pytest.mark.parametrize("memory", [0, 6, 1000])
-def test_it_learns_in_two_steps_and_tells_unknown_kinds(memory):
+def test_it_learns_in_two_steps_and_detects_unknown_kinds(memory):
     made = two_steps(memory=memory)
     assert made.class_names == ["kind 0", "kind 1", "kind 2", "kind 3"]
     result = made.test(*labeled(0, 1, 2, 3, 4, 5, count=20, seed=2))
@@ -82,7 +82,7 @@ def test_it_learns_in_two_steps_and_tells_unknown_kinds(memory):
     assert made.history[-1].unlabeled == 72 and 24 < made.history[-1].let_in < 66
 
 
-def test_a_share_of_known_images_is_rejected_as_asked():
+def test_the_requested_share_of_known_images_is_rejected():
     made = agent(reject=0.2).fit(*labeled(0, 1, 2, 3, count=20), pile())
     images, _ = labeled(0, 1, 2, 3, count=50, seed=5)
     found = made.predict(images)
@@ -152,7 +152,7 @@ def test_other_weights_are_refused(tmp_path, monkeypatch):
     with pytest.raises(DataError, match=r"use osscl\.ContinualClassifier\.load"):
         osscl.load(tmp_path)
     monkeypatch.setattr(photos, "load_encoder", lambda *_: Quarters("other"))
-    with pytest.raises(DataError, match="quarters has other weights than the agent was trained with"):
+    with pytest.raises(DataError, match="the weights of quarters are not those that the agent was trained with"):
         ContinualClassifier.load(tmp_path)
     with pytest.raises(UserError, match="holds another agent"):
         ContinualClassifier(encoder=Quarters("other")).fit(*labeled(0, 1), pile()).save(tmp_path)
@@ -304,7 +304,7 @@ def commands_in(page, heading):
     return [shlex.split(line, comments=True) for line in lines]
 
 
-def test_the_life_of_an_agent_as_the_page_tells_it(real_encoder, typed, refuses, tmp_path):
+def test_the_life_of_an_agent_as_the_page_describes_it(real_encoder, typed, refuses, tmp_path):
     """The commands under "Try it", as printed: fit, update, predict, inspect, sort, naming a group, changes, back."""
     import subprocess
 

@@ -236,7 +236,7 @@ def test_an_impossible_change_is_refused_by_its_field(refused, change):
     [
         ("--labels-per-class 9999", ["labels_per_class", "134"]),
         ("--validation 0.999", "held out"),
-        ("--validation 0.001", "held out"),
+        ("--validation 0.001", "held-out"),
         ("--set scenario.related=99999", ["related", "99999"]),
         ("--set scenario.unrelated=99999", ["unrelated", "letters"]),
         ("--set scenario.classes_per_step=[11]", "10 classes"),
@@ -404,7 +404,7 @@ def checkpoint(osscl, tmp_path):
 def test_a_damaged_checkpoint_is_kept_and_the_run_starts_over(osscl, checkpoint, caplog):
     checkpoint.write_bytes(b"damaged")
     assert osscl(*LABELS_ONLY, "--max-minutes", "0")[0] == 3
-    assert "damaged checkpoint" in caplog.text
+    assert "checkpoint.safetensors is damaged" in caplog.text
     assert checkpoint.with_suffix(".damaged").read_bytes() == b"damaged"
 
 
@@ -460,7 +460,7 @@ def test_a_run_records_every_commit_it_ran_on_once(osscl, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("stopped_early", [False, True])
-def test_a_reference_from_a_shared_device_makes_no_time(stopped_early, osscl, tmp_path, monkeypatch):
+def test_a_reference_from_a_shared_device_gives_no_time(stopped_early, osscl, tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
     if stopped_early:  # the device is shared until the first checkpoint, inside the reference
         assert osscl(*DIGITS, "--shared-device", "--max-minutes", "0")[0] == 3
@@ -473,7 +473,7 @@ def test_a_reference_from_a_shared_device_makes_no_time(stopped_early, osscl, tm
     assert {phase.cached for record in records for phase in record.steps[0].phases} == {True, False}
 
 
-def test_a_reference_from_another_device_makes_no_time(osscl, tmp_path, monkeypatch):
+def test_a_reference_from_another_device_gives_no_time(osscl, tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
     assert osscl(*DIGITS)[0] == 0
     for kept in (tmp_path / "cache" / "references").glob("*.safetensors"):
@@ -605,7 +605,7 @@ def test_runs_can_be_chosen_by_schedule(osscl, refused, copied, tmp_path):
     refused("runs", "--schedule", "tin", words="unknown schedule 'tin'; did you mean 'tiny'? allowed: mine, tiny")
 
 
-def test_runs_tells_running_from_unfinished_runs(osscl, checkpoint):
+def test_runs_distinguishes_running_from_unfinished_runs(osscl, checkpoint):
     shown = osscl("runs")[1]
     assert "digits / letters, 3 labels, M=30: labels-only, tiny, seed 0" in shown and "unfinished" in shown
     with locked(checkpoint.parent):

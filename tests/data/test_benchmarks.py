@@ -174,7 +174,7 @@ def test_a_changed_source_file_is_decoded_again(tmp_path: Path):
     "file", ["meta.json", "train_images.npy", "train_labels.npy", "test_images.npy", "test_labels.npy"]
 )
 @pytest.mark.parametrize("damage", ["cut", "flip"])
-def test_a_damaged_cache_is_made_again(tmp_path: Path, file: str, damage: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_damaged_cache_is_rebuilt(tmp_path: Path, file: str, damage: str, monkeypatch: pytest.MonkeyPatch):
     write_cifar10(tmp_path)
     first = load_bank("cifar10", tmp_path, tmp_path / "cache")
     (place,) = (tmp_path / "cache" / "decoded").iterdir()

@@ -60,7 +60,7 @@ def test_heic_is_read_where_it_can_be(tmp_path):
     assert np.abs(np.asarray(read_photo(path, 32).image, np.int64) - CORNER).mean() < 6
 
 
-def test_heic_without_its_package_says_how_to_go_on(tmp_path, monkeypatch):
+def test_heic_without_its_package_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "heif_opens", lambda: False)
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
     assert 'pip install "osscl[photos]", or convert it to JPEG' in refused(tmp_path / "a.heic")
@@ -70,7 +70,7 @@ def test_heic_without_its_package_says_how_to_go_on(tmp_path, monkeypatch):
 def test_gray_of_16_bits_is_converted_with_a_note(tmp_path, suffix):
     ramp = np.linspace(0, 65535, 32 * 32).reshape(32, 32).astype(np.uint16)
     picture = read_photo(saved(tmp_path / f"a.{suffix}", Image.fromarray(ramp)), 32)
-    assert picture.note == "more than 8 bits a channel, converted to 8"
+    assert picture.note == "more than 8 bits per channel, converted to 8"
     assert np.array_equal(np.asarray(picture.image)[..., 0], ramp >> 8)
 
 
@@ -101,7 +101,7 @@ def test_values_of_32_bits_are_stretched(tmp_path, values):
 
 @pytest.mark.parametrize("size", [(7, 100), (100, 7), (1, 1)])
 def test_a_picture_of_a_few_pixels_is_refused(tmp_path, size):
-    assert "at least 8 are needed" in refused(saved(tmp_path / "a.png", Image.new("RGB", size)))
+    assert "each side needs at least 8" in refused(saved(tmp_path / "a.png", Image.new("RGB", size)))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
@@ -112,7 +112,7 @@ def test_what_is_transparent_is_white(tmp_path, mode):
     assert np.asarray(read_photo(path, 64).image)[:, [0, 63]].reshape(-1, 6)[0].tolist() == [0] * 3 + [255] * 3
 
 
-def test_large_pictures_come_back_smaller_but_not_below_what_is_asked_for(tmp_path):
+def test_large_pictures_are_returned_smaller_but_not_below_the_requested_size(tmp_path):
     big = Image.fromarray(CORNER).resize((1500, 1000))
     for name in ("a.jpg", "a.png"):
         picture = read_photo(saved(tmp_path / name, big), 100).image
@@ -167,10 +167,10 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
     cases = {"cut.jpg": good.getvalue()[:900], "text.jpg": b"hello", "empty.jpg": b""}
     for name, content in cases.items():
         (tmp_path / name).write_bytes(content)
-        assert "damaged, or no image" in refused(tmp_path / name) or name == "cut.jpg"
+        assert "damaged or not an image" in refused(tmp_path / name) or name == "cut.jpg"
     assert "No such file" in refused(tmp_path / "none.jpg")
     (tmp_path / "folder.jpg").mkdir()
-    assert "it is no file" in refused(tmp_path / "folder.jpg")
+    assert "it is not a file" in refused(tmp_path / "folder.jpg")
 
 
 def test_pillows_warnings_become_notes_of_their_own_picture(tmp_path, recwarn):

@@ -53,7 +53,7 @@ def test_many_rows_join_the_groups_of_a_sample():
     assert all((found[y == k] == found[y == k].mode().values).float().mean() > 0.99 for k in range(6))
 
 
-def test_what_varies_within_classes_met_counts_little():
+def test_variation_within_known_classes_counts_little():
     rng = torch.Generator().manual_seed(0)
     y = torch.arange(4).repeat_interleave(20)
     nuisance = torch.zeros(8).index_fill(0, torch.tensor([0]), 3.0)

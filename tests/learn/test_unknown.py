@@ -27,7 +27,7 @@ def fitted(labels: int = 15, pile: Tensor | None = None, seed: int = 0) -> Unkno
     return fit_unknown(head, summarise_pile([] if pile is None else [pile], WIDTHS), x, y)
 
 
-def test_about_the_share_asked_for_is_rejected():
+def test_about_the_requested_share_is_rejected():
     pile = drawn(kinds(0, 8, 10), 1)
     rejected = [
         fitted(pile=pile, seed=seed).rejects(drawn(kinds(0, 4, 200), 99), 0.05).float().mean() for seed in (0, 5, 6, 7)

@@ -302,7 +302,7 @@ class SwallowsStops(Ursl):
         (NeedsUnlabelled, "empty_world", "no world"),
         (Unordered, "classes_met", "classes met: "),
         (LosesItsMemory, "saved_and_reloaded", "saved and reloaded: memory"),
-        (Stateless, "saved_and_reloaded", "saved and reloaded: load_state() asks for '"),
+        (Stateless, "saved_and_reloaded", "saved and reloaded: load_state() needs '"),
         (StartsOver, "continues_exactly", "continues exactly: "),
         (SwallowsStops, "continues_exactly", "continues exactly: "),
     ],

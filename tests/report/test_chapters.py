@@ -71,7 +71,7 @@ def test_unlabelled_images_are_as_many_as_were_used(ursl):
 
 
 @pytest.mark.parametrize("method", ["co2l", "gd", "dm", "gem", "icarl"])
-def test_the_papers_number_stands_beside_its_own_method(ursl, named, method):
+def test_the_papers_number_is_shown_beside_its_own_method(ursl, named, method):
     theirs = {"co2l": (58.3, 1.0), "gd": (48.1, 1.3), "dm": (59.6, 4.2)}.get(method)  # in the paper's Table 1
     assert only_chapter(named(ursl, method)).entries[0].published == theirs
     assert only_chapter(ursl).entries[0].published == (72.8, 0.9)
@@ -113,7 +113,7 @@ def test_what_was_found_is_one_sentence(ursl, named):
     assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first and len(more) == 2
 
 
-def test_an_interval_that_includes_zero_is_said(ursl, named, at_seed):
+def test_an_interval_that_includes_zero_is_mentioned(ursl, named, at_seed):
     rivals = [at_seed(named(ursl, "dm"), seed, by=by) for seed, by in enumerate((-3.0, 1.0, 1.0))]
     said = conclusion(only_chapter(*(at_seed(ursl, seed) for seed in range(3)), *rivals))
     assert "95 % interval −5.4 to +6.1 includes 0, 3 paired seeds" in said

@@ -56,7 +56,7 @@ def test_where_room_is_scarce_the_papers_schedule_and_named_methods_come_first(u
         assert [pictures.strips[run.id].left_out for run in runs] == [not some for some in steps]
 
 
-def test_pictures_of_different_sizes_lie_in_different_sprites(ursl, banks):
+def test_pictures_of_different_sizes_are_in_different_sprites(ursl, banks):
     small = banks["cifar100"]
     grey = replace(small, train=Labeled(small.train.images[:, :1, :16, :16], small.train.labels))
     pictures = thumbnails.strips_of([ursl], {**banks, "cifar100": grey})

@@ -134,7 +134,7 @@ def test_a_locked_run_is_tried_again_after_the_others(monkeypatch):
     assert list(run_specs(SPECS, Options())) == [*SPECS[1:], BASE]
     assert calls == [*(spec.id for spec in SPECS), BASE.id]
     busy = True
-    with pytest.raises(UserError, match=f"1 of 3 runs failed.*{BASE.id}: another process"):
+    with pytest.raises(UserError, match=f"1 of 3 runs failed.*{BASE.id}: locked by another process"):
         list(run_specs(SPECS, Options()))
 
 

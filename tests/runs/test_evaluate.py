@@ -103,14 +103,14 @@ class Mine(Gem):
     pass
 
 
-def test_a_method_of_ones_own_does_not_take_a_config_of_the_packages():
+def test_a_users_method_does_not_take_a_config_of_the_package():
     spec = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
     assert class_of(spec, None) is class_of(spec, Gem) is Gem
     with pytest.raises(SpecError, match="give your class its own"):
         class_of(spec, Mine)
 
 
-def test_a_class_of_ones_own_is_not_named_like_a_method_of_the_packages():
+def test_a_users_class_is_not_named_like_a_method_of_the_package():
     namesake = make_dataclass("Config", [], frozen=True)
     namesake.__qualname__ = "Icarl.Config"
     with pytest.raises(SpecError, match="icarl is a method of this package"):

@@ -77,7 +77,7 @@ def test_lists_ranges_and_ties_are_read_in_the_types_of_their_fields():
         ("learner.gamma=learner.lam", "nothing to search"),
     ],
 )
-def test_a_space_that_cannot_be_is_refused_before_anything_runs(written, words):
+def test_an_impossible_space_is_refused_before_anything_runs(written, words):
     with pytest.raises(SpecError) as told:
         space_of([written], None, URSL)
     assert words in str(told.value)
@@ -98,7 +98,7 @@ def test_the_papers_space_is_its_table_7():
     assert len(space) == len(PAPER)
 
 
-def test_the_papers_choice_lies_in_its_own_space():
+def test_the_papers_choice_is_in_its_own_space():
     point = own_point(space_of([], "paper", AS_PRINTED), AS_PRINTED)
     assert point is not None and point["gate.eta"] == "[-4.0, -2.0]" and point["learner.lam"] == "0.2"
     assert own_point(space_of([], "paper", URSL), URSL) is None  # its optimisers differ
@@ -117,7 +117,7 @@ def test_a_chain_of_ties_is_followed_to_its_end_and_a_circle_refused():
         space_of(["learner.gamma=learner.lam", "learner.lam=learner.gamma", "reference.tau=[0.1, 0.5]"], None, URSL)
 
 
-def test_words_of_a_trial_that_went_on_count_steps_from_the_first():
+def test_words_of_a_resumed_trial_count_steps_from_the_first():
     assert "pruned after step 4" in trial_words(TrialSummary(7, "pruned", (), {3: 40.0}, None, ""), {})
 
 
@@ -199,7 +199,7 @@ def test_the_configuration_itself_is_tried_first_where_the_space_holds_it(played
     assert played.began[0] == SPEC and played.began[1] != SPEC
 
 
-def test_a_search_goes_on_with_as_many_trials_as_are_missing(played, tmp_path):
+def test_a_search_resumes_with_as_many_trials_as_are_missing(played, tmp_path):
     played.scripts[:] = [[1], [2], [3]]
     plan = search(tmp_path)
     run_trials(plan, Options(), 2)
@@ -248,7 +248,7 @@ def test_values_that_are_not_admitted_together_are_a_failed_trial(played, tmp_pa
 
 
 @pytest.mark.parametrize("error", [Stopped(), UserError("no data"), KeyboardInterrupt(), ZeroDivisionError()])
-def test_a_trial_that_was_stopped_is_made_again_with_the_same_values(played, tmp_path, error):
+def test_a_trial_that_was_stopped_is_repeated_with_the_same_values(played, tmp_path, error):
     played.scripts[:] = [[1], [50, error], [50, 60], [7]]
     plan = search(tmp_path)
     with pytest.raises(type(error)):
@@ -309,7 +309,7 @@ def test_test_rows_choose_nothing():
 # ----- searches, as they are typed
 
 
-def test_a_search_on_the_demo_data_is_typed_goes_on_and_names_its_best_trial(typed, tmp_path):
+def test_a_search_on_the_demo_data_runs_resumes_and_names_its_best_trial(typed, tmp_path):
     pytest.importorskip("optuna")
     command = ["tune", *SMALL, "--search", "learner.lam=[.05,.2,.4]", "--search", "learner.gamma=learner.lam"]
     code, shown, _ = typed(*command, "--trials", 2)
@@ -416,7 +416,7 @@ def test_a_file_that_is_no_storage_is_named_and_left_alone(refuses, tmp_path):
     assert file.read_text().startswith("not a database")
 
 
-def test_a_stopped_search_shows_what_it_has_and_can_go_on(typed):
+def test_a_stopped_search_shows_what_it_has_and_can_be_resumed(typed):
     pytest.importorskip("optuna")
     code, shown, told = typed("tune", *SMALL, "--search", "learner.lam=[.05,.2]", "--max-minutes", "0")
     assert code == 3 and "to resume" in told and "trial" in shown

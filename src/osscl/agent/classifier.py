@@ -33,7 +33,7 @@ from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
 from osscl.runs.model import Prediction, read_entry
-from osscl.storage import locked, write_state
+from osscl.storage import locked, remove_state, write_state
 from osscl.vision.augment import Augmentation
 from osscl.vision.pretrained import LITE0, PretrainedEncoder, lite0_weights, load_encoder
 
@@ -211,7 +211,7 @@ class ContinualClassifier:
         return self._edit(f"renamed {old} to {new}", lambda photos: photos.rename(old, new), names)
 
     def merge(self, gone: str, into: str) -> Self:
-        """Make one class of two, as if all images of `gone` had been labelled `into`."""
+        """Merge two classes, as if all images of `gone` had been labelled `into`."""
         if gone == into:
             raise UserError("a class cannot be merged with itself")
         names = {name: into if name == gone else name for name in self.class_names}
@@ -238,7 +238,9 @@ class ContinualClassifier:
 
     def _photos(self, what: str) -> PhotoLearner:
         if not isinstance(self.learner, PhotoLearner):
-            raise UserError(f"{what} needs an agent with a pretrained encoder; networks trained from scratch cannot")
+            raise UserError(
+                f"{what} needs an agent with a pretrained encoder; networks trained from scratch do not support it"
+            )
         if self.begun is not None or not self.history:
             raise UserError("nothing learned yet, or a step was interrupted: finish the step first")
         return self.learner
@@ -311,7 +313,7 @@ class ContinualClassifier:
         """Save a finished step, then delete its checkpoint."""
         if self.folder is not None:
             self.save(self.folder)
-            checkpoint_file(self.folder).unlink(missing_ok=True)
+            remove_state(checkpoint_file(self.folder))
 
     def _contents(self) -> list[str]:
         return [step.content for step in self.history]
@@ -378,13 +380,15 @@ class ContinualClassifier:
         there = read_entry(place, tensors=False) if model_file(place).exists() else None
         before = contents_of(there or {})
         if there is not None and (not self.learner.is_same(there) or before != self._contents()[: len(before)]):
-            raise UserError(f"{place} holds another agent, or has learned more since this one was loaded: load again")
+            raise UserError(
+                f"{place} holds another agent, or has learned more since this one was loaded: load it again"
+            )
         if self.begun is not None and read_newest(place, tensors=False)["begun"] != self.begun:
-            raise UserError(f"{place} holds another interrupted step: load it again")
+            raise UserError(f"{place} holds a different interrupted step: load the agent again")
 
 
 def default_schedule(device: torch.device) -> str:
-    """One that ends: without a GPU, small networks."""
+    """A schedule that finishes in reasonable time: without a GPU, one with small networks."""
     return "short" if device.type == "cuda" else "demo"
 
 

@@ -62,7 +62,7 @@ class ShownPicture:
 
 
 def contact_sheet(title: str, notes: Sequence[str], folders: Mapping[str, Sequence[ShownPicture]]) -> str:
-    """Render the page; it lies beside the folders it shows."""
+    """Render the page, which is stored beside the folders it shows."""
     parts = [(folder, _count(len(pictures)), pictures[:MOST_SHOWN]) for folder, pictures in folders.items()]
     page = Environment(autoescape=True).from_string(PAGE).render(title=title, notes=notes, folders=parts)
     return page.encode("utf-8", "replace").decode()  # file names need not be valid text

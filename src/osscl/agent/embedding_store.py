@@ -1,14 +1,14 @@
-"""A store of embeddings on disk, keyed by picture content: memory-mapped, append-only, safe for several processes.
+"""An on-disk store of embeddings, keyed by picture content: append-only, safe for several processes.
 
 A store is a folder for one encoder and one number of views:
 
     store.json  what the rows are
-    index       one record of 32 bytes a row: the picture's key, and a digest of key and row
+    index       one record of 32 bytes per row: the picture's key, and a digest of key and row
     rows        float32 (n, views, dim)
 
-Rows are written and synced before their records, so that a process that is killed leaves at most rows that no record
-tells of; the next writer writes over them. A row counts only if it fits its digest: one that was damaged is embedded
-again and appended, and the newest row of a key is the one that is found.
+Rows are written and synced before their records, so that a process that is killed leaves at most rows without a
+record, which the next writer overwrites. A row counts only if it matches its digest: the picture of a damaged row is
+embedded again and appended, and a lookup finds the newest row of a key.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class EmbeddingStore:
         self._read_new_records()
 
     def __len__(self) -> int:
-        """Rows, damaged and superseded ones among them."""
+        """Number of rows, including damaged and superseded ones."""
         return len(self._index)
 
     @property
@@ -75,7 +75,7 @@ class EmbeddingStore:
         return row
 
     def append(self, keys: Sequence[bytes], values: Array) -> list[int]:
-        """Add rows, whole and synced when this returns; a picture that another process added meanwhile keeps its row.
+        """Add rows, complete and synced when this returns; a picture that another process added keeps its row.
 
         Args:
             keys: of the pictures.
@@ -85,7 +85,7 @@ class EmbeddingStore:
         if values.shape != (len(keys), self.views, self.dim):
             raise ValueError(f"expected rows of shape {(self.views, self.dim)}, got {values.shape}")
         if not np.isfinite(values).all():
-            raise DataError("an encoder returned values that are no numbers")
+            raise DataError("the encoder returned values that are not finite")
         with self._writing():
             self._read_new_records()
             new = [i for i, key in enumerate(keys) if self.find(key) < 0]
@@ -116,7 +116,7 @@ class EmbeddingStore:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            raise DataError(f"{path} is damaged: delete the folder, its pictures are embedded again") from None
+            raise DataError(f"{path} is damaged: delete the folder; its pictures will be embedded again") from None
         if found != meant:
             raise DataError(f"{self.folder} was written by another version of osscl: delete it, or give another folder")
 
@@ -170,7 +170,7 @@ class EmbeddingStore:
 
 
 class KeyIndex:
-    """Where each key is: sorted numbers, and a dictionary of those that came since they were sorted.
+    """Where each key is: sorted numbers, and a dictionary of those added since the last sort.
 
     A picture takes 32 bytes for its record and 16 for its place in the order.
     """

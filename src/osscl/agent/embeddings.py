@@ -33,7 +33,7 @@ def silent(done: int, of: int) -> None:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A picture that could not be embedded, by its place in what was given."""
+    """A picture that could not be embedded, by its position in the input."""
 
     index: int
     reason: str
@@ -57,7 +57,7 @@ class Embedded:
         return self.store.take(self.rows)
 
     def batches(self, size: int = 4096) -> Iterator[tuple[slice, Array]]:
-        """The same in parts, for piles that do not fit into memory, with the places of each part."""
+        """The same in parts, for piles that do not fit into memory, with the positions of each part."""
         for start in range(0, len(self), size):
             part = slice(start, min(start + size, len(self)))
             yield part, self.store.take(self.rows[part])
@@ -81,9 +81,9 @@ def embed_paths(
     Args:
         paths: the files. One that cannot be read is skipped, with the reason.
         encoder: what the store was opened with.
-        store: also says how many views are embedded.
+        store: also determines how many views are embedded.
         progress: called after each picture.
-        workers: threads that read, decode and, on a CPU, embed; None takes one for each core.
+        workers: threads that read, decode and, on a CPU, embed; None means one per core.
     """
 
     def source(i: int) -> "Source":
@@ -105,13 +105,15 @@ def embed_images(
         array = np.asarray(images.cpu() if isinstance(images, Tensor) else images)
         if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1] not in (1, 3) or min(array.shape[2:]) < 8:
             found = f"{array.dtype} {array.shape}"
-            raise DataError(f"images must be uint8 (n, 1 or 3, height, width), at least 8 pixels a side; got {found}")
+            raise DataError(f"images must be uint8 (n, 1 or 3, height, width), at least 8 pixels per side; got {found}")
 
     def picture(i: int) -> Image.Image:
         image = images[i]
         if isinstance(image, Image.Image):
             if min(image.size) < SMALLEST:
-                raise DataError(f"image {i} has {image.width}x{image.height} pixels, at least {SMALLEST} are needed")
+                raise DataError(
+                    f"image {i} has {image.width}x{image.height} pixels; each side needs at least {SMALLEST}"
+                )
             return image.convert("RGB")
         return Image.fromarray(np.ascontiguousarray(np.asarray(image).transpose(1, 2, 0)).squeeze()).convert("RGB")
 
@@ -210,7 +212,7 @@ class Collector:
             self.store.append([*self.waiting], made.numpy())
         for i, key in self.places:
             if (row := self.store.find(key)) < 0:
-                raise DataError(f"{self.store.folder} does not keep what is written to it: check the disk")
+                raise DataError(f"{self.store.folder} lost rows that were just written to it: check the disk")
             self.rows[i] = row
         self.waiting, self.places = {}, []
 
@@ -249,13 +251,13 @@ def _embed(
 
 def require_own_store(encoder: PretrainedEncoder, store: EmbeddingStore) -> None:
     if (encoder.content_hash, encoder.dim) != (store.content_hash, store.dim):
-        raise DataError(f"{store.folder} holds embeddings of another encoder than {encoder.name}")
+        raise DataError(f"{store.folder} holds embeddings of an encoder other than {encoder.name}")
 
 
 def _in_threads(work: Callable[[int], Work], items: Iterable[int], workers: int) -> Iterator[Work]:
-    """Results in order, a few ahead of whoever takes them, so that memory is bounded.
+    """Results in order, a few ahead of the consumer, so that memory is bounded.
 
-    Threads and not processes: Pillow and torch work outside the interpreter's lock, and nothing is copied or pickled.
+    Threads, not processes: Pillow and torch work outside the interpreter's lock, and nothing is copied or pickled.
     torch runs on one thread in each of them; the setting of the caller's thread is put back.
     """
     before = torch.get_num_threads()

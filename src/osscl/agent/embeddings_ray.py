@@ -42,14 +42,14 @@ def embed_on_ray(
     """Embed image files on the Ray cluster that this process is connected to.
 
     Each worker reads the files itself, under the same paths, and embeds on one CPU. This process alone writes to the
-    store, so that only the files have to be on a shared disk. What a lost worker was at is done again by another one.
+    store, so that only the files have to be on a shared disk. The work of a lost worker is redone by another one.
 
     Args:
         paths: the files.
         load: makes the encoder in a worker, as `functools.partial(load_encoder, name)`; it must pickle.
         store: what is in it is neither decoded nor embedded again.
         progress: called after each picture.
-        workers: at most so many; None takes every CPU of the cluster.
+        workers: the maximum number; None means every CPU of the cluster.
     """
     ray = _connected()
     encoder = load()
@@ -72,7 +72,7 @@ def embed_on_ray(
     done = 0
     for batch in made.iter_batches(batch_size=None, batch_format="numpy"):
         if batch["other"].any():
-            raise DataError(f"{encoder.name} has other weights on a worker of the cluster than here")
+            raise DataError(f"{encoder.name} has different weights on a worker of the cluster than here")
         for i, work in _unpacked(batch, store):
             collector.add(i, work)
             done += 1
@@ -128,7 +128,7 @@ def _connected() -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise UserError('the engine ray needs Ray: pip install "osscl[ray]"') from None
+        raise UserError('the ray engine needs Ray: pip install "osscl[ray]"') from None
     if not ray.is_initialized():
         raise UserError("not connected to a Ray cluster")
     return ray

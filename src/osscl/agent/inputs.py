@@ -1,4 +1,4 @@
-"""The images and labels of one step, as a user provides them: validated, hashed, and turned into a `Step`."""
+"""The images and labels of one step as a user provides them: validated, hashed, made into a `Step`."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace

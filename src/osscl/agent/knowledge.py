@@ -1,4 +1,4 @@
-"""What an agent knows about embeddings: sums per class, sums over the pile, a head and a calibrated threshold.
+"""What an agent knows about embeddings: sums per class and over the pile, a head, and a threshold.
 
 Everything is immutable: a step, or a renamed, merged or removed class, makes a new `Knowledge`.
 """
@@ -115,7 +115,7 @@ class Knowledge:
 def learn_rows(
     before: Knowledge | None, rows: Tensor, labels: Sequence[str], pile: PileSums, widths: Sequence[int], memory: int
 ) -> Knowledge:
-    """Learn labelled rows (n, width) and the sums of a pile on top of what is known; n may be 0 then.
+    """Learn labelled rows (n, width) and the sums of a pile on top of what is known; then n may be 0.
 
     Labelled rows in memory are judged again with the new classes. With memory 0 only the scores they left count.
     """
@@ -159,7 +159,7 @@ def _refitted(
 
 
 def _balanced(labels: Sequence[str], memory: int) -> list[int]:
-    """Rows to keep: as evenly over classes as possible, the earliest of each class."""
+    """Rows to keep: spread over classes as evenly as possible, the earliest of each class."""
     if len(labels) <= memory:
         return [*range(len(labels))]
     seen: dict[str, int] = {}

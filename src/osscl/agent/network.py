@@ -1,4 +1,4 @@
-"""The learner behind `encoder="scratch"`: one of the methods of this package, trained from random weights."""
+"""The learner behind `encoder="scratch"`: a method of this package, trained from random weights."""
 
 import copy
 import time

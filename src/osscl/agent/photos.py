@@ -1,4 +1,4 @@
-"""The learner behind a pretrained encoder: photographs are embedded once, and only statistics of them are learned."""
+"""The learner behind a pretrained encoder: it learns only statistics of embedded photographs."""
 
 import hashlib
 import shutil
@@ -307,12 +307,13 @@ def bundle_encoder(name: str, folder: Path) -> None:
 
 
 def _encoder_of(settings: PhotoSettings, device: torch.device, folder: Path | None) -> PretrainedEncoder:
-    """The encoder an agent was made with, from its own folder if bundled; other weights are refused."""
+    """The encoder an agent was made with, from its own folder if bundled; different weights are refused."""
     bundled = folder / "encoder" if folder is not None and (folder / "encoder").is_dir() else None
     encoder = load_encoder(settings.encoder, device, bundled)
     if encoder.content_hash != settings.content_hash:
         raise DataError(
-            f"{settings.encoder} has other weights than the agent was trained with: install those, or fit a new agent"
+            f"the weights of {settings.encoder} are not those that the agent was trained with: "
+            "install those, or fit a new agent"
         )
     return encoder
 

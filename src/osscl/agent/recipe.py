@@ -11,7 +11,7 @@ from osscl.methods import method_name
 from osscl.methods.base import Schedule
 from osscl.methods.reference import ReferenceConfig
 from osscl.runs.presets import sized
-from osscl.runs.spec import config_from_plain, configuration, require_own_name, scheduled
+from osscl.runs.spec import config_display_name, config_from_plain, configuration, require_own_name, scheduled
 from osscl.vision.augment import Augmentation
 
 AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # glyphs change their meaning when mirrored or recoloured
@@ -41,6 +41,14 @@ class Recipe:
         require(type(self.seed) is int and 0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
         require(isinstance(self.augmentation, Augmentation), self, "augmentation", "an Augmentation, or its name")
         require_own_name(self.schedule)
+
+    @property
+    def display_name(self) -> str:
+        """The configuration's name, whatever the reference's floor of updates."""
+        reference = getattr(self.method, "reference", None)
+        if not isinstance(reference, ReferenceConfig):
+            return config_display_name(self.method)
+        return config_display_name(replace(self.method, reference=replace(reference, min_updates=0)))
 
     @property
     def needs_new_classes(self) -> bool:

@@ -53,7 +53,7 @@ def sort_files(files: Sequence[Path], predictions: "SortPredictions", classes: S
 
 @dataclass(frozen=True)
 class SortPredictions:
-    """What a model says about each file: plain lists, also for very many files."""
+    """A model's prediction for each file: plain lists, even for very many files."""
 
     names: list[str]
     probabilities: list[float]
@@ -102,7 +102,7 @@ def _features(model: PhotoModel, found: Embedded, rows: Tensor) -> Tensor:
 
 
 def class_folder_names(classes: Sequence[str]) -> dict[str | None, str]:
-    """A folder name for each class, and for unknown pictures under None; distinct also if case is ignored."""
+    """A folder name for each class, and for unknown pictures under None; distinct even if case is ignored."""
     found: dict[str | None, str] = {}
     taken = {TABLE, PAGE}
     for name in (*classes, None):

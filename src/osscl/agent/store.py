@@ -19,7 +19,7 @@ from osscl.config import from_plain
 from osscl.device import device_name
 from osscl.errors import OTHER_VERSION, DataError, unknown
 from osscl.runs.model import read_entry
-from osscl.storage import SUFFIX, atomic_write, locked, read_state, set_aside, write_text
+from osscl.storage import SUFFIX, atomic_write, locked, read_state, remove_state, set_aside, write_text
 
 FORMAT = 2  # of an agent's files; those of osscl 0.1.0 have no number
 
@@ -37,7 +37,7 @@ class HeadChoice:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What a learner reports of a step."""
+    """What a learner reports about a step."""
 
     unlabeled: int
     let_in: int | None  # unlabelled images that look known; None if the learner does not say
@@ -199,7 +199,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
 
 
 def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[str, Any] | None:
-    """The checkpoint of this very step; a checkpoint of another step is set atomic_write, of a finished one deleted."""
+    """The checkpoint of this very step; one of another step is set aside, one of a finished step deleted."""
     checkpoint = checkpoint_file(folder)
     if not checkpoint.is_file():
         return None
@@ -209,7 +209,7 @@ def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[s
     if before == learned and begun == content:
         return read_entry(folder, "checkpoint")
     if before is not None and [*before, begun] == learned[: len(before) + 1]:
-        checkpoint.unlink()  # that step is finished
+        remove_state(checkpoint)  # that step is finished
         return None
     kept = set_aside(checkpoint, "given-up" if sound else "damaged")
     logging.getLogger("osscl").warning("osscl: checkpoint of another step kept as %s", kept)

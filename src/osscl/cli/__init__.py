@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Commands import what they need when they run, so that help is quick."""
+"""The command line: parse, call, print. Commands import what they need when run, so help is quick."""
 
 import codecs
 import errno

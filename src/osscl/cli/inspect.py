@@ -71,11 +71,11 @@ def inspect(
 
 def show_history(made: "ContinualClassifier") -> None:
     """Print the steps of an agent, its settings, and warnings."""
-    from osscl.cli.show import DASH, console, number, table
+    from osscl.cli.show import DASH, console, new_table, number
 
     has_choices = any(step.choice is not None for step in made.history)
     columns = ("left-out %", "class means", "discriminants") if has_choices else ()
-    shown = table("step", "classes", "labelled", "unlabelled", "let in", *columns, "seconds", "date")
+    shown = new_table("step", "classes", "labelled", "unlabelled", "let in", *columns, "seconds", "date")
     for i, step in enumerate(made.history, start=1):
         let_in = DASH if step.let_in is None else str(step.let_in)
         choice = step.choice
@@ -92,7 +92,6 @@ def show_history(made: "ContinualClassifier") -> None:
 
 def _settings_line(made: "ContinualClassifier") -> str:
     from osscl.agent.network import NetworkLearner
-    from osscl.runs.spec import config_display_name
 
     count, learner = len(made.class_names), made.learner
     start = f"{count} class{'es' * (count != 1)}; "
@@ -100,7 +99,7 @@ def _settings_line(made: "ContinualClassifier") -> str:
         assert learner.setting is not None
         images, recipe = learner.setting.images, learner.recipe
         return start + (
-            f"{config_display_name(recipe.method)}, schedule {recipe.schedule.name}, seed {recipe.seed}; "
+            f"{recipe.display_name}, schedule {recipe.schedule.name}, seed {recipe.seed}; "
             f"{images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
             f"memory {recipe.memory}"
         )
@@ -177,10 +176,10 @@ def _warn_if_learned(learned: "list[str | None]") -> None:
 
 def _show_test(made: "ContinualClassifier", folder: Path, result: "Evaluation", baselines: "dict[str, float]") -> None:
     """Print accuracy and the share that looks known, by class; unlearned classes should look unknown."""
-    from osscl.cli.show import console, table
+    from osscl.cli.show import console, new_table
 
     typer.echo(f"test images in {folder}:")
-    shown = table("class", "images", "right %", "looks known %")
+    shown = new_table("class", "images", "right %", "looks known %")
     for label in sorted(set(result.labels), key=lambda label: (label not in made.class_names, label)):
         rows = [i for i, name in enumerate(result.labels) if name == label]
         learned = label in made.class_names

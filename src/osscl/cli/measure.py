@@ -47,7 +47,7 @@ def bench(
         _bench_methods(pick_device(device), updates, repeats, backbone, only or [], out)
         return
     if only:
-        raise SpecError("--only goes with --methods")
+        raise SpecError("--only needs --methods")
     spec = BenchSpec(replace(URSL.reference.net, backbone=backbone), batch, updates=updates, repeats=repeats)
     _bench_loops(spec, pick_device(device), against, out)
 
@@ -88,12 +88,12 @@ def _bench_methods(
 ) -> None:  # fmt: skip
     import json
 
-    from osscl.cli.show import console, table
+    from osscl.cli.show import console, new_table
     from osscl.config import plain
     from osscl.storage import write_text
     from osscl.tools.bench_methods import PASSES, bench_methods
 
-    shown, record = table("method", "views/update", "ms/update", "bare passes, ms", "ratio"), None
+    shown, record = new_table("method", "views/update", "ms/update", "bare passes, ms", "ratio"), None
     for record in bench_methods(device, updates, repeats, backbone, only or tuple(PASSES)):
         row = record.methods[-1]
         typer.echo(f"{row.name}: {row.milliseconds:.2f} ms per update", err=True)
@@ -151,13 +151,13 @@ def study_heads(
     out: Out = None,
 ) -> None:
     """Refit variants of a trained run's head; compare accuracy on validation rows."""
-    from osscl.cli.show import console, number, table
+    from osscl.cli.show import console, new_table, number
     from osscl.storage import refuse_to_overwrite
     from osscl.tools import study as tool
 
     refuse_to_overwrite(out)
     found = tool.study_heads(folder, changes_of(variant, "head"), data, device)
-    shown = table("head", "final %", "seconds")
+    shown = new_table("head", "final %", "seconds")
     for row in found:
         shown.add_row(", ".join(row.changes) or "as in the run", number(row.final), number(row.seconds, 1))
     console().print(shown)

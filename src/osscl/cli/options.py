@@ -1,4 +1,4 @@
-"""Options of commands that need runs: which cells, where records are, where and how missing runs are executed."""
+"""Options of commands that need runs: which cells, where records are, how missing runs are executed."""
 
 import contextlib
 import functools

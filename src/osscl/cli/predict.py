@@ -27,14 +27,14 @@ def predict(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of an agent.")],
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE]...", help="Image files or folders, searched recursively; else test images."),
+        typer.Argument(metavar="[IMAGE]...", help="Image files or folders (searched recursively); else test images."),
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Show this many classes of each image.")] = None,
     reject: Annotated[
         float | None,
         typer.Option(help="Share of known images that may be called unknown; the agent's own by default."),
     ] = None,
-    sample: Annotated[int, typer.Option(min=1, help="How many test images, if no image is given.")] = 8,
+    sample: Annotated[int, typer.Option(min=1, help="Number of test images to use if no image is given.")] = 8,
     threshold: Annotated[
         float | None,
         typer.Option(help="Score above which an image looks known, for models without an encoder.", show_default=False),
@@ -170,13 +170,13 @@ def _show(found: "Prediction", names: list[str], truth: list[str], top: int, for
 
 def _as_table(rows: "Sequence[dict[str, Any]]") -> None:
     """Further classes go into one column: "dog 0.04, fox 0.01"."""
-    from osscl.cli.show import DASH, console, number, table
+    from osscl.cli.show import DASH, console, new_table, number
 
     further = [name for name in rows[0] if name.startswith("class_")]
     names = [name for name in rows[0] if not name.startswith(("class_", "probability_"))]
     if further:
         names.insert(names.index("probability") + 1, "then")
-    shown = table(*({"known_percent": "known %"}.get(name, name.replace("_", " ")) for name in names))
+    shown = new_table(*({"known_percent": "known %"}.get(name, name.replace("_", " ")) for name in names))
     for row in rows:
         cells = dict(row)
         cells["looks_known"] = {True: "yes", False: "no", None: DASH}[row["looks_known"]]
@@ -316,10 +316,10 @@ def _sorted_pixels(
 
 def _show_counts(pictures: "Sequence[SortedPicture]") -> None:
     """Print the number of pictures in each folder."""
-    from osscl.cli.show import console, table
+    from osscl.cli.show import console, new_table
 
     counts = Counter(str(picture.target.parent) for picture in sorted(pictures, key=_rank))
-    shown = table("folder", "pictures")
+    shown = new_table("folder", "pictures")
     for folder, n in counts.items():
         shown.add_row(printable(folder), str(n))
     console().print(shown)

@@ -52,7 +52,7 @@ def report(
         raise UserError(f"{target} exists; choose another --out" + ("" if target.is_dir() else " or add --force"))
     if len(places) == 1 and is_agent(places[0]):
         if form != PAGE or watch:
-            raise UserError("of an agent there is a page only: leave out --format and --watch")
+            raise UserError("an agent has a page but no tables: leave out --format and --watch")
         assert target is not None
         write_agent_page(places[0], target)
         return
@@ -103,7 +103,7 @@ def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> No
     records: list[RunRecord] = []
     try:
         while True:
-            if (now := fingerprint(places)) != seen:
+            if (now := fingerprint_of_records(places)) != seen:
                 seen = now
                 if now:
                     records = records_in(places)
@@ -116,7 +116,7 @@ def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> No
             write_page(records, target, data)
 
 
-def fingerprint(places: Sequence[Path]) -> list[tuple[str, int, int]]:
+def fingerprint_of_records(places: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Name, time and size of every file that may be a record."""
     from osscl.runs.record import record_files
 

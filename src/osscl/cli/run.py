@@ -77,7 +77,7 @@ def run(
     from osscl.runs.spec import with_seed
 
     if full and not dry_run:
-        raise SpecError("--full goes with --dry-run")
+        raise SpecError("--full needs --dry-run")
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
         "memory": memory, "regime": regime, "validation": validation,
@@ -143,7 +143,7 @@ def _with_stream(
     banks = load_banks(spec, options.data, pick_device(options.device))
     stream = from_manifest(manifest, banks)
     if (stream.spec, stream.seed) != (spec.scenario, spec.seed):
-        raise SpecError("the stream file has another scenario or seed than the spec")
+        raise SpecError("the stream file and the spec differ in scenario or seed")
     digest = rows_digest(to_manifest(stream))
     if spec.stream is None and digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
         spec = replace(spec, stream=digest)
@@ -167,7 +167,7 @@ def stream(
     """Show a stream step by step; --out writes it to a file for `osscl run --stream`."""
     import json
 
-    from osscl.cli.show import console, table
+    from osscl.cli.show import console, new_table
     from osscl.device import pick_device
     from osscl.runs.run import load_banks
     from osscl.runs.spec import with_seed
@@ -186,7 +186,7 @@ def stream(
     refuse_to_overwrite(out)
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
     manifest = to_manifest(made)
-    shown = table("step", "new classes", "labels", "unlabelled", "seen", "unseen", "foreign")
+    shown = new_table("step", "new classes", "labels", "unlabelled", "seen", "unseen", "foreign")
     for t, rows in enumerate(made.steps):
         truth = made.truth(t)
         kinds = [str(int(kind.sum())) for kind in (truth.seen, truth.unseen, truth.foreign)]
@@ -210,7 +210,7 @@ def runs(
     ] = None,
 ) -> None:
     """List finished and unfinished runs, and the commands that resume them."""
-    from osscl.cli.show import DASH, console, number, table
+    from osscl.cli.show import DASH, console, new_table, number
     from osscl.report import tables
     from osscl.report.naming import method_label
     from osscl.runs.record import read_records
@@ -235,7 +235,7 @@ def runs(
     if not records and not unfinished:
         typer.echo(f"no runs in {printable(str(folder))}")
         return
-    shown = table("run", "final %", "forgetting", "minutes")
+    shown = new_table("run", "final %", "forgetting", "minutes")
     named = {(record.configuration, record.spec.method): record for record in records}  # a label takes a millisecond
     labels = {key: method_label(record) for key, record in named.items()}
     methods = [labels[record.configuration, record.spec.method] for record in records]

@@ -52,7 +52,7 @@ class SafeTable(Table):
         super().add_row(*safe, **style)
 
 
-def table(*columns: str, caption: str | None = None) -> SafeTable:
+def new_table(*columns: str, caption: str | None = None) -> SafeTable:
     """A table whose cells fold in a narrow terminal: an id cut short would be useless."""
     made = SafeTable(caption=caption)
     for name in columns:
@@ -62,7 +62,7 @@ def table(*columns: str, caption: str | None = None) -> SafeTable:
 
 def narrow_table(*columns: str) -> SafeTable:
     """A table without a frame, for many columns or one-line rows."""
-    made = table(*columns)
+    made = new_table(*columns)
     made.box, made.padding, made.pad_edge, made.show_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False, False
     return made
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from osscl.runs.spec import RunSpec
 
 Name = Annotated[
-    str, typer.Argument(metavar="list|T1..T18|F1|F2|L1..L3", help="A table, figure or limitation; `list` lists them.")
+    str,
+    typer.Argument(
+        metavar="list|T1..T18|F1|F2|L1..L3", help="A table, figure or limitation; `list` shows all of them."
+    ),
 ]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves of F1 or F2.")]
 

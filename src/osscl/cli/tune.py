@@ -26,21 +26,21 @@ def tune(
     memory: MemorySize = None,
     regime: Regime = None,
     validation: Validation = None,
-    method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`; ursl by default.")] = None,
+    method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`. Default: ursl.")] = None,
     schedule: Annotated[str | None, typer.Option(help="paper (the default), short, smoke, demo.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="0 by default.", show_default=False)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed. Default: 0.", show_default=False)] = None,
     spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A spec from a file.")] = None,
     changes: Changes = None,
     search: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUES", help=SEARCH)] = None,
     space: Annotated[str | None, typer.Option(help="paper: its Table 7; ursl's default without --search.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Total over all workers and sessions.")] = 20,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials over all workers and sessions.")] = 20,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after this long.")] = None,
     prune_after: Annotated[int, typer.Option(min=1, help="Finished trials before any is pruned.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
     data: Data = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where trials and their runs are written.")] = Path("tuning"),
 ) -> None:  # fmt: skip
-    """Search hyperparameters on validation rows. Run the command again to resume; run it twice to share the work."""
+    """Search hyperparameters on validation rows. Run the command again to resume, or in parallel to share the work."""
     from osscl.device import pick_device
     from osscl.runs.checkpoint import Options
     from osscl.runs.spec import with_seed

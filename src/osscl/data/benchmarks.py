@@ -222,7 +222,7 @@ def _read(spec: DatasetSpec, folder: Path) -> tuple[Decoded, str]:
     """The images of a data set in canonical order, and their content hash."""
     read = in_canonical_order(READERS[spec.name](folder))
     if len(read.class_names) != spec.classes:
-        raise DataError(f"{folder} has {len(read.class_names)} classes: expected {spec.classes}; are all files there?")
+        raise DataError(f"{folder} has {len(read.class_names)} classes: expected {spec.classes}; are files missing?")
     return read, content_hash(read)
 
 

@@ -1,4 +1,4 @@
-"""Pictures drawn by us, in folders as a user would have photographs: labelled weeks, an unlabelled pile, a test."""
+"""Drawn pictures in folders, as a user would keep photographs: labelled weeks, a pile, a test."""
 
 import math
 from collections.abc import Callable

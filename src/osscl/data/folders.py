@@ -204,7 +204,7 @@ def decoded(
 
 @functools.cache
 def heif_opens() -> bool:
-    """Whether HEIC can be read; Pillow is taught it here, once."""
+    """Whether HEIC can be read; its plugin is registered with Pillow here, once."""
     try:
         import pillow_heif
     except ImportError:

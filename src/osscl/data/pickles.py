@@ -22,7 +22,7 @@ class Refused(Exception):
 
 
 class _Dtype:
-    """Stands for numpy.dtype, whose own unpickling trusts the flags in the file and so with memory."""
+    """Stands for numpy.dtype, whose own unpickling trusts flags in the file that can corrupt memory."""
 
     def __init__(self, code: Any, *_: object) -> None:
         self.code, self.order = _text(code, longest=8), "|"

@@ -1,4 +1,4 @@
-"""Decode photographs for encoders: upright RGB in bounded memory, or an error of one line."""
+"""Decode photographs for encoders: upright RGB in bounded memory, or a one-line error."""
 
 import io
 import threading
@@ -46,7 +46,7 @@ class Picture:
 
 
 def read_photo(path: Path, least: int) -> Picture:
-    """Read an image file; pictures much larger than `least` pixels a side come back smaller, but not below it."""
+    """Read an image file; pictures much larger than `least` pixels per side are returned smaller, but not below it."""
     with hearing_warnings():
         return decode_photo(read_content(path), path, least)
 
@@ -54,7 +54,7 @@ def read_photo(path: Path, least: int) -> Picture:
 def read_content(path: Path) -> bytes:
     """The bytes of an image file. They are read once, so that what is hashed is what is decoded."""
     if path.exists() and not path.is_file():
-        raise _refusal(path, "it is no file")  # a pipe would be waited for
+        raise _refusal(path, "it is not a file")  # a pipe would be waited for
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise _refusal(path, f"it is larger than {LARGEST_FILE >> 20} MB")
@@ -64,15 +64,17 @@ def read_content(path: Path) -> bytes:
 
 
 def decode_photo(content: bytes, path: Path, least: int) -> Picture:
-    """Decode the content of an image file. Call it within `hearing_warnings`, which needs no more than one call for
-    many threads."""
+    """Decode the content of an image file. Call it within `hearing_warnings`, one call of which
+    serves many threads."""
     _heard.words = []
     if content[4:8] == b"ftyp" and content[8:12] in HEIF and not heif_opens():
         raise _refusal(path, 'it is HEIC: pip install "osscl[photos]", or convert it to JPEG')
     try:
         with _opened(content) as opened:
             if min(opened.size) < SMALLEST:
-                raise _refusal(path, f"it has {opened.width}x{opened.height} pixels, at least {SMALLEST} are needed")
+                raise _refusal(
+                    path, f"it has {opened.width}x{opened.height} pixels; each side needs at least {SMALLEST}"
+                )
             whole = opened.width * opened.height
             shrink_while_decoding(opened, least)  # after it `size` is what will be allocated
             if (whole if "progressive" in opened.info else opened.width * opened.height) > LARGE:
@@ -86,12 +88,12 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
     except MemoryError:
         reason = "it does not fit into memory"
     except Exception as error:  # decoders of damaged files raise anything
-        reason = getattr(error, "strerror", None) or "it is damaged, or no image"
+        reason = getattr(error, "strerror", None) or "it is damaged or not an image"
     raise _refusal(path, reason)
 
 
 def photo_suffixes() -> set[str]:
-    """Of the files to take for photographs: what Pillow opens, and HEIC even where its package is missing."""
+    """Suffixes of files taken for photographs: what Pillow opens, and HEIC even where its package is missing."""
     return suffixes() | {".heic", ".heif"}
 
 
@@ -113,8 +115,8 @@ def hearing_warnings() -> Iterator[None]:
 def _opened(content: bytes) -> Image.Image:
     """An image of which no more than the header has been read, refused if it has too many pixels.
 
-    JPEGs are shrunk while they are decoded, so that those of 200 megapixels, which telephones make, are welcome, unlike
-    to `Image.open`. Progressive ones are not: their coefficients are all kept in memory.
+    JPEGs are shrunk while they are decoded, so those of 200 megapixels, as phones make them, are accepted here, unlike
+    by `Image.open`. Progressive ones are not: all of their coefficients are kept in memory.
     """
     if not content.startswith(b"\xff\xd8\xff"):
         return Image.open(io.BytesIO(content))
@@ -126,7 +128,7 @@ def _opened(content: bytes) -> Image.Image:
 
 
 def _most_pixels() -> int:
-    """At which Pillow refuses an image; it warns at half of it."""
+    """The number of pixels at which Pillow refuses an image; it warns at half as many."""
     return 2 * (Image.MAX_IMAGE_PIXELS or LARGEST_JPEG)
 
 
@@ -134,7 +136,7 @@ def _converted(opened: Image.Image, least: int) -> Picture:
     """Upright RGB, on white where the picture is transparent."""
     sixteen = opened.mode[0] in "IF" or any(";16" in str(tile) for tile in getattr(opened, "tile", ()))
     opened.load()
-    notes = ["more than 8 bits a channel, converted to 8"] if sixteen else []
+    notes = ["more than 8 bits per channel, converted to 8"] if sixteen else []
     picture: Image.Image = _eight_bits(opened) if opened.mode[0] in "IF" else opened
     rgb = _flattened(picture, least)
     try:

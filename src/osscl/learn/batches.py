@@ -1,4 +1,4 @@
-"""Batches as row numbers. Each batch is a function of its number, so a phase can resume at any of them."""
+"""Batches as row numbers. Each is a function of its number, so a phase can resume at any of them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -55,6 +55,6 @@ class Shuffled:
 
 
 def side_by_side(pools: Sequence[tuple[Shuffled, int]], start: int) -> Iterator[tuple[Tensor, ...]]:
-    """Rows and random numbers of one batch of each pool, for so many views of its rows; empty pools are left out."""
+    """Rows and random numbers (for so many views) of one batch of each pool; empty pools are left out."""
     for parts in zip(*(pool.with_draws(start, views) for pool, views in pools if pool.pool), strict=True):
         yield tuple(tensor for part in parts for tensor in part)

@@ -221,7 +221,7 @@ class Spread:
 
 
 class LazySpreads(Sequence[Spread]):
-    """The spreads of all layers, each decomposed when it is first used: that takes a second a layer."""
+    """The spreads of all layers, each decomposed when it is first used: that takes a second per layer."""
 
     def __init__(self, sums: ClassSums) -> None:
         self.sums = sums
@@ -390,7 +390,7 @@ def _left_out_cosines(x: Tensor, y: Tensor, sums: ClassSums) -> Tensor:
 
 
 def choose_candidate(trials: Trials, ways: Sequence[Candidate], sums: ClassSums) -> tuple[Candidate, float]:
-    """The candidate of least loss among those at least as often right as both baselines, and its temperature."""
+    """The candidate of least loss among those right at least as often as both baselines, and its temperature."""
     if trials.rows == 0:
         way = DISCRIMINANTS if sums.degrees > 0 else MEANS
         return way, 1.0

@@ -125,7 +125,7 @@ def _best(found: Sequence[Tensor], sample: Tensor) -> Tensor:
 def criterion(sample: Tensor, centres: Tensor) -> float:
     """Bayesian information criterion of equal round Gaussians with a doubled penalty; less is better.
 
-    Deviation: the penalty is doubled because real kinds are not round, which the plain one takes for more kinds.
+    Deviation: the penalty is doubled because real kinds are not round, which the plain penalty mistakes for more kinds.
     """
     n, d = sample.shape
     inside = float(torch.cdist(sample, centres).min(1).values.square().mean()) / max(d, 1)

@@ -1,4 +1,4 @@
-"""Detect unknown images: a score for embeddings, calibrated as the share of known images that score lower.
+"""Detect unknown images: a score, calibrated as the share of known images that score lower.
 
 The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022): how much nearer a row is to a class
 than to the mean of all rows, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
@@ -161,10 +161,10 @@ class Calibration:
     owners: Tensor  # (n,) index of names
 
     def joined(self, other: "Calibration | None") -> "Calibration":
-        """With those of earlier steps, moved to where scores lie now.
+        """With those of earlier steps, moved to where scores are now.
 
         More labels bring all left-out scores nearer to what new images score; earlier rows, which are gone, are taken
-        to have moved as far as this step's rows show beyond what classes differ anyway.
+        to have moved as far as this step's rows show, beyond the usual differences between classes.
         """
         if other is None or not len(other.parts):
             return self

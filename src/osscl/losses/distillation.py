@@ -1,4 +1,4 @@
-"""Distillation of relations within a batch (Eqs. 4-6) and of logits; BYOL, FixMatch, confidence calibration."""
+"""Distillation of batch relations (Eqs. 4-6) and of logits; BYOL, FixMatch, confidence calibration."""
 
 import math
 

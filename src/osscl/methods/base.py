@@ -1,4 +1,4 @@
-"""The contract between a method and its runner, and the one mechanism that runs and resumes training phases."""
+"""The contract between a method and its runner, and how training phases are run and resumed."""
 
 import contextlib
 import time
@@ -52,7 +52,7 @@ class Schedule:
         return max(1, round(full * self.share))
 
     def updates(self, epochs: int, per_epoch: int, at_least: int = 0) -> int:
-        """Updates of a phase whose config asks for `epochs` epochs and at least so many updates."""
+        """Updates of a phase whose config asks for `epochs` epochs and `at_least` updates."""
         asked = max(round(at_least * self.share), self.epochs(epochs) * per_epoch)
         return asked if self.max_updates is None else min(asked, self.max_updates)
 
@@ -169,7 +169,7 @@ class Method(Protocol):
 
 @runtime_checkable
 class Discerning(Protocol):
-    """Optional: a method that tells images of classes it has seen from others."""
+    """Optional: a method that distinguishes images of classes it has seen from others."""
 
     @property
     def known_above(self) -> float | None:

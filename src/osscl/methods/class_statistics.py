@@ -1,4 +1,4 @@
-"""Labels whose images are gone, kept as class means and one covariance; and whether an image looks known by them."""
+"""Labels whose images are gone, as class means and one covariance; and what looks known by them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Co2L: contrastive continual learning (ICCV 2021), and the URSL paper's two variants that use unlabelled images.
+"""Co2L (ICCV 2021): contrastive continual learning, and the URSL paper's variants that use U_t.
 
 co2l    labels only: asymmetric SupCon on T_t and M, relation distillation from the network of the previous step.
 co2l-j  jointly with NT-Xent on batches of all of U_t, in the same network.

@@ -76,7 +76,7 @@ class DmConfig:
 
 
 @dataclass(frozen=True)
-class Pool:
+class DmPool:
     """The data of one step."""
 
     images: Tensor  # of T_t and M
@@ -147,11 +147,11 @@ class Dm:
             named = in_chunks(self.past, images).argmax(1)
             self.pseudo = torch.where(scores > self.passing, named, NONE)
 
-    def _pool(self, known: Labeled, step: Step) -> Pool:
+    def _pool(self, known: Labeled, step: Step) -> DmPool:
         columns, world = columns_of(known.labels, self.classes), step.unlabeled
         if self.pseudo is None:  # the first step uses labels only
-            return Pool(known.images, columns, world[:0], columns[:0])
-        return Pool(known.images, columns, world, self.pseudo)
+            return DmPool(known.images, columns, world[:0], columns[:0])
+        return DmPool(known.images, columns, world, self.pseudo)
 
     def _halves(self, known: Labeled) -> tuple[Labeled, Labeled]:
         """Halves of every class: one to train the novelty network, one to calibrate it."""
@@ -162,7 +162,7 @@ class Dm:
         share, highest = self.config.true_positives, self.config.perturbation == "highest"
         self.epsilon, self.passing = calibrate_novelty(self.novelty, held.images, share, highest=highest)
 
-    def train_network(self, name: str, pool: Pool) -> None:
+    def train_network(self, name: str, pool: DmPool) -> None:
         """The classifier, or the novelty network by the same losses without FixMatch and for half as long."""
         novelty = name == "novelty"
         net, past = (self.novelty, self.novelty_past) if novelty else (self.model, self.past)
@@ -171,17 +171,17 @@ class Dm:
         epochs = self.config.epochs_novelty if novelty else self.config.epochs
         self.train(name, net, self.config.optimiser, epochs, pool, loss)
 
-    def balance_head(self, pool: Pool) -> None:
-        labels_only = Pool(pool.images, pool.columns, pool.unlabeled[:0], pool.pseudo[:0])
+    def balance_head(self, pool: DmPool) -> None:
+        labels_only = DmPool(pool.images, pool.columns, pool.unlabeled[:0], pool.pseudo[:0])
         loss = self._loss(self.model, None, self._weights(pool), labels_only, consistency=0.0)
         epochs = self.config.epochs_balance
         self.train("balance", self.model.head, self.config.balance, epochs, labels_only, loss)
 
-    def _weights(self, pool: Pool) -> Tensor:
+    def _weights(self, pool: DmPool) -> Tensor:
         return class_weights(pool.columns, len(self.classes), smoothing=1, most=10)
 
     def _loss(
-        self, net: nn.Module, past: nn.Module | None, weights: Tensor, pool: Pool, *, consistency: float
+        self, net: nn.Module, past: nn.Module | None, weights: Tensor, pool: DmPool, *, consistency: float
     ) -> Callable[..., Tensor]:
         """Labels and pseudo-labels, the past's logits step by step, FixMatch."""
 
@@ -213,7 +213,7 @@ class Dm:
         return total
 
     def train(
-        self, name: str, net: nn.Module, optimiser: OptimiserConfig, epochs: int, pool: Pool,
+        self, name: str, net: nn.Module, optimiser: OptimiserConfig, epochs: int, pool: DmPool,
         loss: Callable[..., Tensor],
     ) -> None:  # fmt: skip
         """One phase; `loss` takes views, the columns of the labelled ones, and the rows of the unlabelled ones."""

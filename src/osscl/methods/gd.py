@@ -80,7 +80,7 @@ def global_target(past: Tensor, current: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Pool:
+class GdPool:
     """The data of one step."""
 
     images: Tensor  # of T_t and M
@@ -149,12 +149,12 @@ class Gd:
         """Number of classes seen before this step."""
         return len(self.classes) - len(self.current.head.bias)
 
-    def _pool(self, step: Step) -> Pool:
+    def _pool(self, step: Step) -> GdPool:
         known = concat(step.labeled, self.memory.labeled)
         external = step.unlabeled
         if self.config.external == "topk30_random70":
             external = external[self._chosen(external, len(known), step.index)]
-        return Pool(known.images, columns_of(known.labels, self.classes), external)
+        return GdPool(known.images, columns_of(known.labels, self.classes), external)
 
     def _chosen(self, images: Tensor, n: int, t: int) -> Tensor:
         """As many rows of U_t as there are labels: 70 % at random, the rest most like P's classes."""
@@ -169,7 +169,7 @@ class Gd:
         return torch.cat((others[: n - len(alike)], alike))
 
     def train(
-        self, name: str, nets: list[torch.nn.Module], optimiser: OptimiserConfig, epochs: int, pool: Pool,
+        self, name: str, nets: list[torch.nn.Module], optimiser: OptimiserConfig, epochs: int, pool: GdPool,
         loss: Callable[[Tensor, Tensor, int], Tensor],
     ) -> None:  # fmt: skip
         """One phase; `loss` takes views, the columns of the labelled ones, and the number of external ones."""

@@ -1,4 +1,4 @@
-"""The reference network UR_t: self-supervised on everything unlabelled, shared by runs that would train the same."""
+"""The reference network UR_t: self-supervised on U_t, shared by runs that would train the same one."""
 
 import contextlib
 import functools

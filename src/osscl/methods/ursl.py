@@ -1,4 +1,4 @@
-"""URSL: Unsupervised Reference and Supervised Learner. Line numbers are those of the paper's Algorithm 1."""
+"""URSL: Unsupervised Reference and Supervised Learner. Line numbers refer to Algorithm 1."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The paper's comparative claims, which records confirm or refute by pairs of runs on identical streams."""
+"""The paper's comparative claims, confirmed or refuted by pairs of runs on identical streams."""
 
 import functools
 import itertools
@@ -113,7 +113,7 @@ class Finding:
 
     @property
     def is_beside_paper(self) -> bool:
-        """Whether the paper's differences, of its full schedule and data, may stand beside ours."""
+        """Whether the paper's differences, of its full schedule and data, may be shown beside ours."""
         return self.data == "paper" and self.schedule == PAPER
 
     @property
@@ -168,7 +168,7 @@ def versus(table: str, better: str, worse: str, against: str | None = None) -> C
 
 
 def findings(claims: Iterable[Claim], records: Records, trials: bool = False) -> list[Finding]:
-    """What the records say of each claim, by data and schedule; with trials on request."""
+    """What the records say about each claim, by data and schedule; with trials on request."""
     seen = {world: seeds for world, seeds in worlds(records).items() if trials or not is_trial(*world)}
     found: list[Finding] = []
     for claim in claims:

@@ -1,4 +1,4 @@
-"""From cells to runs: list each run once, group those that share a reference network, split and cost them."""
+"""From cells to runs: list each once, group those that share a reference network, estimate the cost."""
 
 import functools
 import re

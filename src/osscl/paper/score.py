@@ -1,4 +1,4 @@
-"""What records say of a table's cells: our mean beside the paper's, and a verdict."""
+"""What records say about a table's cells: our mean beside the paper's, and a verdict."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MOODS: dict[VerdictKind, Mood] = {"reached": "good", "holds": "good", "short": "
 
 @dataclass(frozen=True)
 class Verdict:
-    """What records say of a cell or a claim."""
+    """What records say about a cell or a claim."""
 
     kind: VerdictKind
     distance: float | None = None  # how far the paper's mean is missed, in the cell's unit; None where it is not

@@ -1,4 +1,4 @@
-"""The paper's tables on the demo's data: digits in place of the main sets, letters in place of the peripheral sets."""
+"""The paper's tables on the demo's data: digits as the main sets, letters as the peripheral sets."""
 
 from collections.abc import Sequence
 from dataclasses import replace

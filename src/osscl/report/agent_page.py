@@ -1,4 +1,4 @@
-"""The page of an agent: its classes, its steps, its accuracy beside the baselines, and what it calls unknown."""
+"""The page of an agent: its classes, steps, accuracy beside the baselines, and what it calls unknown."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Records sorted for a page: one chapter per setting and schedule, one entry per method, one run per seed."""
+"""Records sorted for a page: a chapter per setting and schedule, an entry per method, a run per seed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -78,7 +78,7 @@ class Column:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of typed values; `notes` are sentences, one item each, that stand below it."""
+    """A table of typed values; `notes` are sentences, one item each, shown below it."""
 
     title: str
     columns: tuple[Column, ...]
@@ -149,7 +149,7 @@ def to_markdown(table: ResultTable) -> str:
 
 
 def to_csv(table: ResultTable) -> str:
-    """One number a field, empty where there is none; with the columns that only CSV has."""
+    """One number per field, empty where there is none; with the columns that only CSV has."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     writer.writerow([name for column in table.columns for name in column.csv_fields])

@@ -27,7 +27,7 @@ METHOD_STEPS = (
     ("Learner", "SL_t learns from labels and T̂ by L_sup, is kept close to its past SL_t−1 by L_TD, and follows the "
      "reference on labels and Û by L_KD."),
     ("Head", "A linear head on the learner's features, trained on T_t and M, names the class. In ursl-plus, which is "
-     "ours, the learner starts as the reference, and a head on UR_t has half of the say."),
+     "ours, the learner starts as the reference, and half of the prediction comes from a head on UR_t."),
     ("Memory", "M keeps equally many labelled images of every class seen. Unlabelled images are never kept."),
 )  # fmt: skip
 
@@ -72,7 +72,7 @@ def build_page(
 def _split(table: ResultTable) -> tuple[ResultTable, ResultTable]:
     """Rows with a number of ours, and those without under a title of their own."""
     measured, missing = table.split_measured()
-    return measured, replace(missing.without_empty_columns(), title=f"{table.title}: rows without a number of ours")
+    return measured, replace(missing.without_empty_columns(), title=f"{table.title}: rows without our number")
 
 
 def is_demo_page(path: Path) -> bool:

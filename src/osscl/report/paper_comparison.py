@@ -124,7 +124,7 @@ def sentences(notes: Sequence[str]) -> tuple[str, ...]:
 
 
 def sorted_findings(records: Records, trials: bool = False) -> list[Finding]:
-    """What records say of every claim of the paper, decided claims first."""
+    """What records say about every claim of the paper, decided claims first."""
     return sorted(findings(CLAIMS, records, trials), key=lambda finding: CLAIM_ORDER.index(finding.verdict.kind))
 
 
@@ -214,7 +214,7 @@ def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
     return (
         f"{over} The runs of a pair share schedule, seed, classes and test rows.",
         f"Undecided: fewer than {ENOUGH} paired seeds, or a mean within its standard error of the bound.",
-        f"{SPREAD} The paper's differences stand beside runs of its full schedule only.",
+        f"{SPREAD} The paper's differences are shown beside runs of its full schedule only.",
     )
 
 

@@ -12,7 +12,7 @@ from osscl.data.images import ImageBank
 from osscl.metrics import drops
 from osscl.report.chapters import Chapter, Entry, chapters_of, conclusion, opening
 from osscl.report.naming import setting_words
-from osscl.report.thumbnails import Pictures, Strip, Tile, strips_of
+from osscl.report.thumbnails import Strip, StripImages, Tile, strips_of
 from osscl.runs.record import GateRecord, RunRecord
 from osscl.runs.spec import spec_to_plain
 
@@ -69,7 +69,7 @@ def _with_unique_schedules(chapters: Sequence[Json]) -> list[Json]:
     ]
 
 
-def chapter_numbers(chapter: Chapter, banks: Mapping[str, ImageBank], pictures: Pictures) -> Json:
+def chapter_numbers(chapter: Chapter, banks: Mapping[str, ImageBank], pictures: StripImages) -> Json:
     scenario, bank = chapter.first.spec.scenario, banks.get(chapter.first.spec.scenario.main)
     names = unique_slugs([entry.name for entry in chapter.entries])
     keys = dict(zip(map(id, chapter.entries), names, strict=True))
@@ -91,8 +91,8 @@ def chapter_numbers(chapter: Chapter, banks: Mapping[str, ImageBank], pictures: 
     }
 
 
-def entry_numbers(entry: Entry, pictures: Pictures) -> Json:
-    """One method: what is compared by seed, and what is looked at for the lowest seed."""
+def entry_numbers(entry: Entry, pictures: StripImages) -> Json:
+    """One method: what is compared by seed, and what is shown for the lowest seed."""
     first = entry.first
     timed = [run for run in entry.runs if run.made_by.timed]
     return {

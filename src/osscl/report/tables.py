@@ -65,7 +65,7 @@ def headline_values(runs: Sequence[RunRecord]) -> Row:
 
 
 def published_beside(record: RunRecord) -> tuple[float, float] | None:
-    """The paper's mean and std for a run's method, for ours that of its URSL; None at any other schedule than its."""
+    """The paper's mean and std for a run's method, for ours that of its URSL; None at any schedule but the paper's."""
     spec = record.spec
     if spec.schedule != PAPER:
         return None

@@ -1,4 +1,4 @@
-"""Pictures of what the gate admitted and rejected, where the data is available: each once, all within a budget."""
+"""Pictures of what the gate admitted and rejected, where the data is available, within a size budget."""
 
 import base64
 import io
@@ -76,7 +76,7 @@ class Strip:
 
 
 @dataclass(frozen=True)
-class Pictures:
+class StripImages:
     """The strips of a page by their run's id, and the sprites that they share."""
 
     strips: Mapping[str, Strip]
@@ -107,7 +107,7 @@ class Cut:
         return [row for t in self.chosen for side in self.sides(t) for row in side if _is_in(row, here)]
 
 
-def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> Pictures:
+def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> StripImages:
     """A few pictures for every run, then more within the budget, the most important runs first."""
     wanted = [Cut(run, *level) for level in LEVELS for run in sorted(runs, key=importance)]
     sizes = partial(_size, wanted, banks)
@@ -115,7 +115,7 @@ def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> 
     sprites = sprites_of(_distinct(granted, banks), banks)
     best = {cut.run.id: cut for cut in granted}  # the last is the largest
     strips = {run.id: _strip(best.get(run.id), run, banks, sprites) for run in runs}
-    return Pictures(strips, tuple(dict.fromkeys(sprite for sprite, _ in sprites.values())))
+    return StripImages(strips, tuple(dict.fromkeys(sprite for sprite, _ in sprites.values())))
 
 
 def importance(run: RunRecord) -> tuple[bool, bool]:

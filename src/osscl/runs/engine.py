@@ -1,4 +1,4 @@
-"""Run a list of specs, one after another on this machine or on a Ray cluster; records are the same either way."""
+"""Run a list of specs, on this machine or on a Ray cluster; records are the same either way."""
 
 import contextlib
 import functools
@@ -240,7 +240,7 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
     try:
         import ray
     except ImportError:
-        raise UserError('the engine ray needs Ray: pip install "osscl[ray]"') from None
+        raise UserError('the ray engine needs Ray: pip install "osscl[ray]"') from None
     if address is not None:
         _refuse_silence(address)
     if ray.is_initialized():

@@ -1,4 +1,4 @@
-"""Evaluate a method: accuracy and known/unknown decisions on unseen rows, and its gate on the rows of U_t."""
+"""Evaluate a method: accuracy and known/unknown decisions on unseen rows, and its gate on U_t."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Configurations at sizes that need no GPU: to try the plumbing, and to learn the embedded digits in a minute."""
+"""Configurations that need no GPU: for checking that everything runs, and for learning the digits."""
 
 from dataclasses import replace
 from typing import Any

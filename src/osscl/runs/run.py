@@ -47,7 +47,7 @@ def run(
     spec: RunSpec, options: Options | None = None, *, method: type | None = None, stream: Stream | None = None,
     progress: bool | None = None,
 ) -> RunRecord:  # fmt: skip
-    """Run a spec, resume it, or return its record if it is finished. `method` is a class of your own.
+    """Run a spec, resume it, or return its record if it is finished. `method` is your own class.
 
     `progress` is shown in a terminal or notebook (None), everywhere (True) or never (False); see `watched_options`.
     """
@@ -200,7 +200,7 @@ def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
     """A stream from a file, refused unless the spec names its rows: a run's id must say which rows it saw."""
     digest = rows_digest(to_manifest(stream))
     if digest != (spec.stream or rows_digest(to_manifest(built))):
-        raise SpecError(f"the stream has other rows than the spec; use RunSpec(stream={digest!r})")
+        raise SpecError(f"the rows of the stream are not those of the spec; use RunSpec(stream={digest!r})")
     return stream
 
 

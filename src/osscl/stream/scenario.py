@@ -1,4 +1,4 @@
-"""The scenario of a stream: its setting as a spec, and which classes may appear unlabelled at which step."""
+"""The scenario of a stream: its setting, and which classes may appear unlabelled at which step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`check_method`: what every method must do, tried on a toy stream; for methods of other packages, too."""
+"""`check_method`: what every method must do, tried on a toy stream; also for other packages' methods."""
 
 import tempfile
 from collections.abc import Callable
@@ -137,7 +137,7 @@ def check_beats_chance(make: Maker, stream: Stream) -> None:
     agent = make(updates=ENOUGH)
     _learn(agent, stream)
     right, chance = accuracy(agent, stream), 1 / stream.spec.classes
-    _claim("beats chance", right >= 3 * chance, f"{right:.0%} of the held-out rows are right, chance is {chance:.0%}")
+    _claim("beats chance", right >= 3 * chance, f"{right:.0%} of the held-out rows are right; chance is {chance:.0%}")
 
 
 def check_same_seed(make: Maker, stream: Stream) -> None:
@@ -162,7 +162,7 @@ def check_predict_changes_nothing(make: Maker, stream: Stream) -> None:
     _learn(agent, stream)
     before, noise = leaves(agent, "", set()), torch.get_rng_state()
     first, second = _answers(agent, images), _answers(agent, images)
-    _claim("predict changes nothing", torch.equal(first, second), "asked twice, it answers differently")
+    _claim("predict changes nothing", torch.equal(first, second), "two calls give different results")
     _claim("predict changes nothing", torch.equal(noise, torch.get_rng_state()), "it uses torch's global generator")
     name = difference(before, leaves(agent, "", set()))
     _claim("predict changes nothing", name is None, f"{name} is not what it was before predict()")
@@ -175,7 +175,7 @@ def check_rows_are_judged_alone(make: Maker, stream: Stream) -> None:
     together = _answers(agent, images)[:3]
     alone = torch.cat([_answers(agent, image[None]) for image in images[:3]])
     same = torch.allclose(together, alone, rtol=1e-3, atol=1e-4)
-    _claim("rows are judged alone", same, f"in other company logits move by up to {_gap(together, alone)}")
+    _claim("rows are judged alone", same, f"in another batch, logits change by up to {_gap(together, alone)}")
 
 
 def check_memory(make: Maker, stream: Stream) -> None:
@@ -187,13 +187,13 @@ def check_memory(make: Maker, stream: Stream) -> None:
         shape, found = step.labeled.images.shape[1:], leaves(agent.state(), "", set()).values()
         tensors = [leaf for leaf in found if isinstance(leaf, Tensor) and leaf.dtype == torch.uint8]
         stored = sum(len(images) for images in tensors if images.shape[1:] == shape)
-        _claim("memory", stored <= budget, f"{stored} images are kept at step {t + 1}, the budget is {budget}")
+        _claim("memory", stored <= budget, f"{stored} images are kept at step {t + 1}; the budget is {budget}")
         if not hasattr(getattr(agent, "memory", None), "labeled"):
             continue
         kept: Labeled = agent.memory.labeled  # type: ignore[attr-defined]
         counts = [int((kept.labels == c).sum()) for c in agent.classes]
         _claim("memory", sum(counts) == len(kept), f"images of classes not yet met are kept at step {t + 1}")
-        _claim("memory", max(counts) - min(counts) <= 1, f"images a class at step {t + 1} are {counts}, not balanced")
+        _claim("memory", max(counts) - min(counts) <= 1, f"images per class at step {t + 1} are {counts}, not balanced")
 
 
 def check_empty_world(make: Maker, stream: Stream) -> None:
@@ -293,7 +293,7 @@ def _gap(one: Tensor, other: Tensor) -> str:
 def _learn(agent: Method, stream: Stream, start: int = 0) -> list[StepReport]:
     reports = [agent.learn(stream.step(t)) for t in range(start, len(stream))]
     for report in reports:
-        otherwise = f"learn() returns {type(report).__name__}; return a StepReport, it may be empty"
+        otherwise = f"learn() returns {type(report).__name__}; return a StepReport, which may be empty"
         _claim("reports", isinstance(report, StepReport), otherwise)
     return reports
 
@@ -309,14 +309,16 @@ def _answers(agent: Method, images: Tensor) -> Tensor:
     if not isinstance(agent, Discerning) or agent.known_above is None:
         return logits
     scores = agent.known_scores(images)
-    _claim("known scores", tuple(scores.shape) == (len(images),), f"they are {tuple(scores.shape)} of {len(images)}")
+    _claim(
+        "known scores", tuple(scores.shape) == (len(images),), f"shape {tuple(scores.shape)} for {len(images)} images"
+    )
     _claim("known scores", bool(scores.isfinite().all()), "some are not finite")
     return torch.cat((logits, scores[:, None]), 1)
 
 
 def _check_columns(name: str, agent: Method, stream: Stream, t: int) -> None:
     met = [c for rows in stream.steps[: t + 1] for c in rows.new_classes]
-    _claim(name, list(agent.classes) == met, f"classes is {agent.classes} after step {t + 1}, met were {met}")
+    _claim(name, list(agent.classes) == met, f"classes is {agent.classes} after step {t + 1}, not {met}")
     images = held_out(stream).images
     logits, shape = agent.predict(images), (len(images), len(met))
     _claim(name, tuple(logits.shape) == shape, f"predict() returns {tuple(logits.shape)} at step {t + 1}, not {shape}")
@@ -336,7 +338,7 @@ def _loaded(claim: str, agent: Method, state: State) -> Method:
     try:
         agent.load_state(state)
     except KeyError as error:
-        raise AssertionError(f"{claim}: load_state() asks for {error}, which state() has not") from error
+        raise AssertionError(f"{claim}: load_state() needs {error}, which state() lacks") from error
     return agent
 
 
@@ -367,7 +369,7 @@ def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[Step
     _claim(
         "continues exactly",
         len(saved) == 1,
-        f"stopped at checkpoint {k + 1}, it called again",
+        f"stopped at checkpoint {k + 1}, it called maybe_checkpoint() again",
     )
     resumed = _loaded("continues exactly", make(), saved[0])
     name = difference(saved[0], _reloaded(resumed.state()))

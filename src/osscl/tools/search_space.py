@@ -1,4 +1,4 @@
-"""A space of hyperparameters: fields of a method by name, their possible values, and which follow another."""
+"""A space of hyperparameters: fields by name, their possible values, and which follow another."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Hyperparameter search on validation rows with Optuna; it can be resumed, and several workers can share it."""
+"""Hyperparameter search on validation rows with Optuna: resumable, and shared by several workers."""
 
 import json
 import time
@@ -235,7 +235,7 @@ def _pruned_before(study: Any, run: str) -> Any:
 
 
 def falls_behind(value: float, others: Sequence[float], least: int) -> bool:
-    """Whether a value is below the median of at least so many other trials after the same step.
+    """Whether a value is below the median of at least `least` other trials after the same step.
 
     Optuna's median pruner compares the best value so far, which here is nearly always the first step's: accuracy falls
     as classes are added, so it would hardly ever prune.

@@ -1,7 +1,7 @@
 """Random views of image batches, computed where the images are.
 
-A view is a function of the image and of `DRAWS` uniform numbers, one row of them an image: whoever has the numbers can
-make the view again, and a CUDA graph can be fed new ones.
+A view is a function of the image and of `DRAWS` uniform numbers, one row per image: the same numbers always
+make the same view, and a CUDA graph can be fed new ones.
 """
 
 import math

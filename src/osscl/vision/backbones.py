@@ -124,7 +124,7 @@ class WideResNet(Backbone):
 class SmallNet(Backbone):
     """3x3 convolutions of p, 2p and 4p planes, `depth` of each, for images of 8 to 32 px.
 
-    Its features keep a grid of 2 x 2 places: of a glyph it matters where a stroke is.
+    Its features keep a grid of 2 x 2 places: for a glyph, it matters where a stroke is.
     """
 
     def __init__(self, channels: int, planes: int = 16, depth: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Networks: an Encoder is a backbone f and a projector g; classifiers end in a linear layer that grows."""
+"""Networks: an Encoder is a backbone f and a projector g; classifiers end in a growing linear layer."""
 
 import copy
 import math

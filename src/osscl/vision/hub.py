@@ -1,4 +1,4 @@
-"""Vision models in Hugging Face layout as frozen encoders: `transformers` builds the network, we prepare the images.
+"""Vision models in Hugging Face layout as frozen encoders; `transformers` builds only the network.
 
 The embedding is the model's `pooler_output` where it has one (for a ViT the projected class token, for DINOv2 and
 DINOv3 the class token, for SigLIP its attention pooling, for ConvNeXt the mean over positions). A model without one, or
@@ -55,7 +55,7 @@ def folder_encoder(folder: Path, device: torch.device, name: str | None = None) 
     config, kind = _architecture(folder)
     preprocessing = preprocessing_in(folder)
     if not any(folder.glob(WEIGHTS)):
-        raise DataError(f"{folder} has no {WEIGHTS}: only weights in this format are read, others can run code")
+        raise DataError(f"{folder} has no {WEIGHTS}: only weights in this format are read; others can run code")
     model, pooled = _load(folder, config, kind)
     model.to(device)
     try:
@@ -63,7 +63,7 @@ def folder_encoder(folder: Path, device: torch.device, name: str | None = None) 
     except (ValueError, RuntimeError) as error:  # of a forward pass on a picture of this size
         height, width = preprocessing.shape
         reason = _first_line(error)
-        raise DataError(f"{folder} does not take the {height}x{width} pictures of its {CONFIG}: {reason}") from None
+        raise DataError(f"{folder} does not accept the {height}x{width} pictures of its {CONFIG}: {reason}") from None
 
 
 def content_of(folder: Path) -> str:
@@ -93,7 +93,7 @@ def _architecture(folder: Path) -> tuple[Any, Any]:
     if isinstance(kind, tuple | list):
         kind = kind[0]
     if kind is None or kind.main_input_name != "pixel_values":
-        raise DataError(f"{folder} holds a model of type {config.model_type!r}, which is no encoder of pictures")
+        raise DataError(f"{folder} holds a model of type {config.model_type!r}, which is not an image encoder")
     return config, kind
 
 

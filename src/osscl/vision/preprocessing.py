@@ -1,4 +1,4 @@
-"""From a picture of any size to the pixels that an encoder expects: resize, crop, fixed views, normalization."""
+"""From a picture of any size to an encoder's pixels: resize, crop, fixed views, normalization."""
 
 import json
 from collections.abc import Mapping
@@ -106,7 +106,9 @@ def preprocessing_in(folder: Path) -> Preprocessing:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise DataError(f"{folder} has no {CONFIG}: it says how pictures are prepared, get it with the model") from None
+        raise DataError(
+            f"{folder} has no {CONFIG}: it describes how pictures are prepared; get it with the model"
+        ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     try:

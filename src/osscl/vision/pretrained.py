@@ -78,9 +78,9 @@ class FrozenEncoder:
         return self.preprocessing.apply(picture, views)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """Embeddings; on a CPU the same bits whatever the batch and the number of threads.
+        """Embeddings; on a CPU, the same bits for any batch and any number of threads.
 
-        Convolutions and matrix products round differently for other batch sizes and numbers of threads, so that rows
+        Convolutions and matrix products round differently for other batch sizes and numbers of threads, so rows
         are run one by one on one thread. That costs nothing: several pictures are embedded by several threads.
         """
         if not len(pixels):
@@ -125,7 +125,7 @@ def load_encoder(
 ) -> PretrainedEncoder:
     """Load an encoder by its name, from a folder in Hugging Face layout, or by the id of a model on its hub.
 
-    Files are read from the folder `bundled` if it is given, whatever is installed.
+    Files are read from the folder `bundled` if it is given, regardless of what is installed.
     """
     text, place = str(name), torch.device(device)
     if text == LITE0:

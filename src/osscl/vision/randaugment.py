@@ -1,4 +1,4 @@
-"""Weak and strong views of classifiers: padded crops, flips, jitter; RandAugment and Cutout on batches."""
+"""Weak and strong views for classifiers: padded crops, flips, jitter, RandAugment and Cutout."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
