@@ -1,7 +1,7 @@
 """Kills, flipped bits, mutated documents, hostile pickles and images, failing writes: `make torture`.
 
 Prints one row per attack: tried, survived (the right result), refused (one line), silent (a wrong result) and
-tracebacks. Exits with 1 if there is a silent one or a traceback. Not collected by pytest; see test_torture.py."""
+tracebacks. Exits with 1 if there is a silent one or a traceback. Not collected by pytest."""
 
 import argparse
 import contextlib

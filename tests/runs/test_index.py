@@ -1,6 +1,5 @@
 """The index of records gives what the files hold, whatever happens to it, and never outlives a change of a file."""
 
-import json
 import multiprocessing
 import os
 import pickle
@@ -55,14 +54,15 @@ def test_an_indexed_record_equals_the_one_that_is_parsed(files, monkeypatch):
 
 def test_a_changed_file_is_parsed_again_even_with_its_old_size_and_time(files):
     found(files)
-    changed = json.loads(files[1].read_text())
-    changed["made_by"]["device"] = changed["made_by"]["device"].swapcase()
-    files[1].write_text(json.dumps(changed, indent=1) + "\n")
+    before, size = read_record(files[1]), files[1].stat().st_size
+    made_by = replace(before.made_by, device=before.made_by.device.swapcase())
+    write_record(replace(before, made_by=made_by), files[1])
+    assert files[1].stat().st_size == size
     os.utime(files[1], (1, 1))
     files[2].write_text("{")
     files[3].unlink()
     now = found(files)
-    assert now[files[1]].made_by.device == changed["made_by"]["device"]
+    assert now[files[1]].made_by == made_by
     assert isinstance(now[files[2]], DataError) and isinstance(now[files[3]], DataError)
 
 
