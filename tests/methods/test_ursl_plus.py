@@ -239,7 +239,7 @@ def test_check_method_checks_the_shape_of_scores(stream):
         def known_scores(self, images):
             return super().known_scores(images)[:, None]
 
-    with pytest.raises(AssertionError, match=r"known scores: they are \(\d+, 1\) of"):
+    with pytest.raises(AssertionError, match=r"known scores: shape \(\d+, 1\) for"):
         check_rows_are_judged_alone(maker(Loose, PLUS, stream), stream)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from consistent_records import consistent
 from osscl.config import override
 from osscl.data import benchmarks
 from osscl.errors import Diverged
@@ -510,7 +511,9 @@ def test_copies_of_a_record_count_once_and_a_different_one_of_its_id_is_named(os
         (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(kept)))
     code, shown, errors = osscl("runs", tmp_path, "--markdown")
     assert (code, errors) == (0, "") and "(n=1)" in shown
-    (tmp_path / "b" / f"{record.id}.json").write_text(json.dumps({**record_to_plain(record), "final": 1.0}))
+    (tmp_path / "b" / f"{record.id}.json").write_text(
+        json.dumps(record_to_plain(consistent(replace(record, final=1.0))))
+    )
     _, shown, errors = osscl("runs", tmp_path, "--markdown")
     assert shown.count("(n=1)") == 1 and f"is another record of {record.id}" in errors
 
@@ -519,7 +522,7 @@ def test_of_records_of_one_run_in_two_folders_the_first_counts(one_record, tmp_p
     cell, record = one_record
     for place, final in (("results", 1.0), ("runs", 2.0)):
         (tmp_path / place).mkdir()
-        kept = replace(record, final=final)
+        kept = consistent(replace(record, final=final))
         (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(kept)))
     records, problems = known_records([tmp_path / "results", tmp_path / "runs"])
     assert not problems and outcome(cell, records, SMOKE, [0]).mean == 1.0
@@ -619,7 +622,7 @@ def test_accuracy_is_from_the_first_record_and_time_from_the_timed_one(shared, t
     _, records = shared
     cell = on_demo(picked(TABLES["T6"], "ursl/learner")).cells[0]
     first = records[cell.spec(SMOKE, 0).id]
-    later = replace(first, final=1.0, made_by=replace(first.made_by, shared_device=False))
+    later = consistent(replace(first, final=1.0, made_by=replace(first.made_by, shared_device=False)))
     for place, record in (("a", first), ("a/timed", later)):
         (tmp_path / place).mkdir()
         (tmp_path / place / f"{record.id}.json").write_text(json.dumps(record_to_plain(record)))
@@ -634,7 +637,7 @@ def test_accuracy_is_from_the_first_record_and_time_from_the_timed_one(shared, t
 def test_a_second_record_without_a_time_is_named_and_its_run_not_repeated(osscl, shared, tmp_path, monkeypatch, damage):
     command, records = shared
     for id, record in records.items():
-        text = json.dumps(record_to_plain(replace(record, final=1.0)))
+        text = json.dumps(record_to_plain(consistent(replace(record, final=1.0))))
         path = tmp_path / "runs" / "timed" / id / f"{id}.json"
         path.parent.mkdir(parents=True)
         path.write_text(text if damage is None else damage)
