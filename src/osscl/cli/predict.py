@@ -85,17 +85,23 @@ def photo_model(folder: Path, device: str, threshold: float | None, reject: floa
     return made
 
 
-def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: float | None, top: int, form: str) -> None:
+def _image_files(paths: list[Path]) -> tuple[list[Path], list[str]]:
+    """Image files below the given paths, and what is wrong with paths that have none."""
     from osscl.data.folders import image_files
 
-    if not images:
-        raise UserError("give images to predict")
     files, problems = list[Path](), list[str]()
-    for path in images:
+    for path in paths:
         try:
             files += image_files(path)
         except DataError as error:
             problems.append(str(error))
+    return files, problems
+
+
+def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: float | None, top: int, form: str) -> None:
+    if not images:
+        raise UserError("give images to predict")
+    files, problems = _image_files(images)
     found = photos.learner.embed(files)
     problems += [one.reason for one in found.skipped]
     if not len(found):
@@ -112,14 +118,9 @@ def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: flo
 
 def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool]":
     """The readable images and their names; unreadable ones among several are reported and skipped."""
-    from osscl.data.folders import decoded, image_files
+    from osscl.data.folders import decoded
 
-    files, problems = list[Path](), list[str]()
-    for path in images:
-        try:
-            files += image_files(path)
-        except DataError as error:
-            problems.append(str(error))
+    files, problems = _image_files(images)
     rows, kept, unread = decoded(files, loaded.images.size, loaded.images.channels)
     problems += unread
     if not kept:

@@ -11,7 +11,7 @@ from osscl.errors import DataError
 
 WIDTH = 1280  # of the pooled features
 CLASSES = 1000  # of ImageNet
-INNER_BLOCKS = (14, 10)  # the last blocks of stages 6 and 5: photographs unlike ImageNet are told apart there
+INNER_BLOCKS = (14, 10)  # the last blocks of stages 6 and 5, whose features separate photographs unlike ImageNet
 LAYER_WIDTHS = (WIDTH, WIDTH, 1152, 672)
 EPSILON = 1e-3  # of every batch norm, as in TensorFlow
 
