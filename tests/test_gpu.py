@@ -72,7 +72,7 @@ def test_captured_updates_equal_plain_updates(name, precision, monkeypatch):
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_statistics_of_past_labels_stay_on_the_device(precision):
-    agent, stream = trained("ursl-plus", precision)
+    agent, stream = trained("ursl-plus-unlimited", precision)
     assert agent.predict(held_out(stream).images).isfinite().all()
     labels = sum(len(stream.step(t).labeled) for t in range(len(stream)))
     for network in ("learner", "reference"):
@@ -81,7 +81,7 @@ def test_statistics_of_past_labels_stay_on_the_device(precision):
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["ursl", "ursl-plus", "dm"])
+@pytest.mark.parametrize("name", ["ursl", "ursl-plus-unlimited", "dm"])
 def test_known_images_are_detected(name, precision):
     agent, stream = trained(name, precision)
     found = judge_known(agent, stream, len(stream) - 1)
@@ -109,7 +109,7 @@ def test_compiled_gradients_of_gem_equal_plain_ones(monkeypatch):
         assert float((compiled - plain).norm() / plain.norm()) < 1e-3
 
 
-@pytest.mark.parametrize("name", ["ursl-plus", "dm", "icarl"])
+@pytest.mark.parametrize("name", ["ursl-plus-unlimited", "dm", "icarl"])
 def test_an_agent_trained_on_the_device_predicts_anywhere(name, tmp_path):
     stream = toy_stream()
     made = ContinualClassifier(name, "smoke", memory=40, device="cuda")
@@ -119,6 +119,7 @@ def test_an_agent_trained_on_the_device_predicts_anywhere(name, tmp_path):
         made.save(tmp_path)
         made = ContinualClassifier.load(tmp_path, "cuda")
     images = stream.step(0).labeled.images
-    here, there = made.predict(images), ContinualClassifier.load(tmp_path, "cpu").predict(images.cpu())
+    here = made.predict_detailed(images)
+    there = ContinualClassifier.load(tmp_path, "cpu").predict_detailed(images.cpu())
     assert made.class_names == ContinualClassifier.load(tmp_path, "cpu").class_names
     assert float((here.probabilities - there.probabilities).abs().max()) < 0.05  # bfloat16 there, float32 here

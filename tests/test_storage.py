@@ -333,7 +333,7 @@ def test_only_regular_files_are_replaced(tmp_path, kind):
 
 def test_existing_files_and_dangling_links_are_not_overwritten(tmp_path):
     (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere.json")
-    with pytest.raises(UserError, match="nothing is overwritten"):
+    with pytest.raises(UserError, match="already exists"):
         refuse_to_overwrite(tmp_path / "link.json")
     refuse_to_overwrite(tmp_path / "free.json")
 

@@ -148,7 +148,7 @@ class Group(dict[str, Any]):
 
 
 def override(spec: T, changes: Sequence[str]) -> T:
-    """`spec` with `a.b=c` changes, values read as YAML; applied at once, so that only the result must be valid."""
+    """`spec` with `a.b=c` changes, values read as YAML; all changes are applied before validation."""
     changed = Group()
     for change in changes:
         path, equals, text = change.partition("=")
@@ -242,7 +242,7 @@ def _sequence(origin: type, args: tuple[Any, ...], value: Any, where: str) -> An
 
 
 def _all_counts(values: Sequence[Any]) -> bool:
-    """Whether all values are valid integers from 0 up, as in most rows of a record: a shortcut that halves its time."""
+    """Whether all values are valid counts, as in most rows of a record; this fast path halves loading time."""
     return set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= LARGEST[int]
 
 

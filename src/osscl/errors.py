@@ -31,7 +31,7 @@ class Locked(UserError):
 
 
 class Diverged(UserError):
-    """Training diverged: no network learns with these hyperparameters."""
+    """Training diverged: the loss or the weights are no longer finite."""
 
 
 class Stopped(Exception):

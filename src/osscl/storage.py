@@ -108,7 +108,7 @@ def write_text(path: Path, text: str) -> None:
 def refuse_to_overwrite(file: Path | None) -> None:
     """Raise a UserError if the file exists; called before the work whose result would go there."""
     if file is not None and (file.exists() or file.is_symlink()):
-        raise UserError(f"{file} exists; nothing is overwritten: choose another file")
+        raise UserError(f"{file} already exists; choose another file")
 
 
 def set_aside(file: Path, why: str) -> Path:

@@ -186,3 +186,19 @@ def test_frozen_parameters_do_not_change():
 def test_invalid_optimiser_settings_are_refused_by_field(wrong):
     with pytest.raises(SpecError, match=next(iter(wrong))):
         OptimiserConfig(**wrong)
+
+
+def test_rates_of_co2l_are_those_of_its_code():
+    """Warm-up by batch from 0.01 over ten of 100 epochs, then lr_min + (lr - lr_min)(1 + cos(pi e / 100)) / 2."""
+    config, batches = OptimiserConfig("sgd", 0.5, min_rate=5e-4, warmup=0.1, rate_per="co2l"), 20
+
+    def cosine(epoch):
+        return 5e-4 + (0.5 - 5e-4) * (1 + math.cos(math.pi * epoch / 100)) / 2
+
+    assert cosine(10) == pytest.approx(0.4878, abs=1e-4)
+    for epoch, batch in ((1, 0), (1, 7), (10, 19)):
+        share = (batch + (epoch - 1) * batches) / (10 * batches)
+        expected = 0.01 + share * (cosine(10) - 0.01)
+        assert rate_at(config, (epoch - 1) * batches + batch, 100 * batches, batches) == pytest.approx(expected)
+    for epoch, batch in ((11, 0), (11, 19), (60, 3), (100, 19)):
+        assert rate_at(config, (epoch - 1) * batches + batch, 100 * batches, batches) == pytest.approx(cosine(epoch))

@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from osscl.config import override
 from osscl.errors import SpecError
 from osscl.methods import CONFIGURATIONS, co2l
 from osscl.methods.base import Runtime
 from osscl.methods.co2l import Co2l
 from osscl.runs.presets import on_small_net
-from toy_agents import agent_of, changed, same, weights
+from toy_agents import agent_of, changed, learned, same, weights
 
 CO2L, CO2L_J, CO2L_P = (on_small_net(CONFIGURATIONS[name]) for name in ("co2l", "co2l-j", "co2l-p"))
 
@@ -75,3 +76,20 @@ def test_the_base_temperature_scales_supcon(stream):
 def test_settings_without_effect_are_refused_by_field(config, change, field):
     with pytest.raises(SpecError, match=field):
         changed(change, config=config)
+
+
+def test_the_first_step_may_be_longer_with_a_warm_up_of_the_same_epochs(stream):
+    config = CONFIGURATIONS["co2l-authors"]
+    (first, early), (later, usual) = config.length_of(0), config.length_of(1)
+    assert (first, later) == (500, 100) and first * early.warmup == pytest.approx(later * usual.warmup) == 10
+    assert CONFIGURATIONS["co2l"].length_of(0) == CONFIGURATIONS["co2l"].length_of(1)
+    small = override(on_small_net(config), ["epochs_first=6", "learner.epochs=2", "learner.batch=8", "head.epochs=1"])
+    _, reports = learned(small, stream, updates=None)
+    per_epoch = [report.notes["updates_per_epoch"] for report in reports]
+    updates = [next(phase.updates for phase in report.phases if phase.name == "learner") for report in reports]
+    assert updates == [6 * per_epoch[0], 2 * per_epoch[1], 2 * per_epoch[2]]
+
+
+def test_a_warm_up_longer_than_the_first_step_is_refused():
+    with pytest.raises(SpecError, match="warmup"):
+        override(CONFIGURATIONS["co2l-authors"], ["epochs_first=10"])

@@ -32,7 +32,15 @@ def quick(config):
     return replace(config, gate=replace(config.gate, prototype_views=1)) if isinstance(config, UrslConfig) else config
 
 
+def stream_for(config, stream):
+    """A toy stream; with images and a memory that hold statistics, where a method keeps them there."""
+    if getattr(config, "statistics_share", None) is None:
+        return stream
+    return toy_stream(replace(stream.spec, memory=3 * stream.spec.memory), size=32)
+
+
 def check(name, config, stream):
+    stream = stream_for(config, stream)
     getattr(battery, f"check_{name}")(maker(method_class(config), config, stream), stream)
 
 
@@ -51,6 +59,7 @@ FORGETFUL = {
     "dm": ["distill=0", "consistency=0"],
     "gem": ["constrained=false"],
     "icarl": ["distill=false"],
+    "supervised": [],
 }
 
 
@@ -60,7 +69,7 @@ def test_without_memory_and_distillation_a_method_is_worse(name):
     bare = changed(*FORGETFUL[method_name(config)], config=config)
     scores = []
     for spec, variant in ((TOY, config), (replace(TOY, memory=0), bare)):
-        stream = toy_stream(spec)
+        stream = stream_for(variant, toy_stream(spec))
         scores.append(accuracy(learned(variant, stream, updates=ENOUGH // 4)[0], stream))
     assert scores[0] > scores[1] + 0.3
 
@@ -85,6 +94,7 @@ VARIANTS = {
     "only two heads": (OURS, ["start=random", "pseudo_labels=false", "statistics=false"]),
     "only pseudo-labels": (OURS, ["start=random", "reference_weight=0", "statistics=false", ALL_PASS]),
     "only statistics": (OURS, ["start=random", "reference_weight=0", "pseudo_labels=false"]),
+    "equal updates": (URSL, ["gate.epochs_as=all", ALL_PASS]),
     "two sgd heads": (OURS, ["statistics=false", "head.solver=sgd", ALL_PASS]),
     "gd": (GdConfig("small", external="topk30_random70", q_current="P"), []),
     "dm": (DmConfig("small", true_positives=0.9, perturbation="lowest", threshold=0.0), []),
@@ -171,7 +181,7 @@ def test_check_method_runs_every_check_with_one_thread_for_small_networks(backbo
 
 def test_all_networks_of_an_agent_decide_whether_it_is_small(stream):
     for config in CONFIGURATIONS.values():
-        assert is_small(maker(method_class(config), on_small_net(config), stream)())
+        assert is_small(maker(method_class(config), on_small_net(config), stream_for(config, stream))())
     for name in ("ursl", "gem"):  # in a part, and directly
         assert not is_small(maker(method_class(CONFIGURATIONS[name]), CONFIGURATIONS[name], stream)())
 
@@ -231,6 +241,20 @@ class HoardsElsewhere(Ursl):
 
     def state(self):
         return {**super().state(), "hoard": dict(enumerate(self.hoard))}
+
+
+class KeepsScores(Ursl):
+    """Carries a number for every unlabelled image, and does not say so."""
+
+    seen = torch.empty(0)
+
+    def learn(self, step):
+        report = super().learn(step)
+        self.seen = torch.zeros(len(step.unlabeled))
+        return report
+
+    def state(self):
+        return {**super().state(), "seen": self.seen}
 
 
 class NeverCheckpoints(Ursl):
@@ -297,6 +321,7 @@ class SwallowsStops(Ursl):
         (DependsOnTheBatch, "rows_are_judged_alone", "rows are judged alone: "),
         (Hoarder, "memory", "memory: "),
         (HoardsElsewhere, "memory", "memory: "),
+        (KeepsScores, "kept", "kept: seen grows with the data"),
         (NeverCheckpoints, "continues_exactly", "continues exactly: learn() never calls runtime.maybe_checkpoint()"),
         (ChangesTheStep, "step_unchanged", "step unchanged: labeled.images"),
         (NeedsUnlabelled, "empty_world", "no world"),

@@ -181,9 +181,29 @@ def test_an_epoch_is_one_pass_over_labels_memory_and_pseudo_labels(stream):
     assert updates("learner.min_updates=9", updates=5) == [5, 5, 5]
 
 
+@pytest.mark.parametrize("pseudo", ["past_only", "none"])
+def test_epochs_as_long_as_with_another_t_hat_give_equal_updates_at_every_step(pseudo, stream):
+    few = [
+        "reference.epochs_first=1",
+        "reference.epochs_later=1",
+        "learner.epochs=2",
+        "head.copies=0",
+        "gate.eta=[-9,-6]",
+    ]
+
+    def updates(*changes):
+        _, reports = learned(changed(*few, "learner.batch=8", *changes), stream, updates=None)
+        return [next(phase.updates for phase in report.phases if phase.name == "learner") for report in reports]
+
+    more, fewer = updates("gate.pseudo=all"), updates(f"gate.pseudo={pseudo}")
+    assert updates(f"gate.pseudo={pseudo}", "gate.epochs_as=all") == more != fewer
+    assert updates("gate.pseudo=none", "gate.epochs_as=past_only") == updates("gate.pseudo=past_only")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
+        (["gate.epochs_as=all", "gate.pseudo=none", "learner.lam=0"], "epochs_as"),
         (["reference.pretrained=true", "gate.pseudo=none", "learner.lam=0"], "pretrained"),
         (["memory.policy=low", "gate.pseudo=none", "learner.lam=0"], "policy"),
     ],

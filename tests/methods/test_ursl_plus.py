@@ -10,9 +10,11 @@ from osscl.config import override
 from osscl.data.images import columns_of, concat
 from osscl.errors import SpecError
 from osscl.learn.linear_head import HeadFit, fit_head, rank_in_class
+from osscl.learn.memory import Memory
 from osscl.methods import CO2L, CONFIGURATIONS, LABELS_ONLY, ursl_plus
 from osscl.methods.base import Discerning, Schedule, bytes_kept
-from osscl.methods.class_statistics import StatisticsFit, StatisticsTracker, fit_detector, head_views, known_threshold
+from osscl.methods.class_statistics import StatisticsFit, StatisticsTracker, head_views
+from osscl.methods.known_detector import background_of, fit_detector, known_threshold
 from osscl.methods.ursl import Ursl
 from osscl.methods.ursl_plus import UrslPlus
 from osscl.runs.checkpoint import Options
@@ -21,7 +23,7 @@ from osscl.runs.presets import on_small_net
 from osscl.runs.record import read_record
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, RunSpec
-from osscl.tools.battery import check_rows_are_judged_alone, held_out, maker
+from osscl.tools.battery import TOY, check_rows_are_judged_alone, held_out, maker, toy_stream
 from osscl.vision.encoder import in_chunks
 from toy_agents import ALL_PASS, PLUS, SMALL, agent_of, changed, learned, same, weights
 
@@ -192,7 +194,7 @@ def fit_of(agent, stream, steps):
 def threshold_of(agent, data, stream):
     config, head = agent.config.head, agent.reference_head
     world = head.transform(in_chunks(data.fit.encoder.features, stream.step(len(stream) - 1).unlabeled))
-    found = fit_detector(config, data, head_views(config, data.fit, head), world)
+    found = fit_detector(config, data, head_views(config, data.fit, head), background_of(world))
     return None if found is None else found.threshold
 
 
@@ -290,7 +292,76 @@ def test_images_of_seen_classes_are_judged_against_future_and_foreign_ones(t, st
 def test_what_is_kept_of_past_data_is_counted_in_bytes(stream):
     plain, ours = learned(SMALL, stream)[0], learned(PLUS, stream)[0]
     images, kept = plain.memory.labeled.images.numel(), ours.kept()
-    assert bytes_kept(plain) == images
+    gate = sum(4 * x.numel() for x in (plain.gate.prototypes, plain.gate.labeled_scores))
+    assert bytes_kept(plain) == images + gate
     statistics = sum(x.numel() * x.element_size() for name, x in kept.items() if name.startswith("statistics"))
-    assert {name.partition(".")[0] for name in kept} == {"memory", "statistics", "detector"}
+    assert {name.partition(".")[0] for name in kept} == {"memory", "gate", "statistics", "detector"}
     assert bytes_kept(ours) > images + statistics > images
+
+
+# ----- within the bytes of |M| images
+
+LIMITED = on_small_net(CONFIGURATIONS["ursl-plus"])
+
+
+@pytest.fixture(scope="module")
+def roomy():
+    """A stream whose images are larger than a class mean."""
+    return toy_stream(replace(TOY, memory=24, labels_per_class=8), size=32)
+
+
+def test_images_and_statistics_stay_within_the_bytes_of_the_memory_at_every_step(roomy):
+    agent, budget = agent_of(LIMITED, roomy), 24 * 32 * 32
+    images = []
+    for t in range(len(roomy)):
+        agent.learn(roomy.step(t))
+        assert bytes_kept(agent) <= budget == agent.budget
+        plan = agent.byte_plan(len(agent.classes))
+        statistics = sum(x.numel() * x.element_size() for name, x in agent.kept().items() if name != "memory")
+        assert statistics == plan.statistics
+        images.append(len(agent.memory.labeled))
+        assert images[-1] == min(plan.images, 8 * len(agent.classes))
+    assert images[-1] < 24  # fewer than the same memory without statistics
+    assert not any(name.startswith("gate") for name in agent.kept()) and agent.gate is None
+    assert all(x.dtype in (torch.uint8, torch.float16, torch.int32) for x in agent.kept().values())
+
+
+def test_a_step_that_keeps_more_than_its_budget_raises(roomy, monkeypatch):
+    def hoard(self, new, *_):
+        self.labeled = concat(self.labeled, new)
+
+    monkeypatch.setattr(Memory, "update", hoard)
+    agent = agent_of(LIMITED, roomy, memory=20)
+    with pytest.raises(RuntimeError, match=r"bytes are kept, more than the memory's 20,480"):
+        for t in range(len(roomy)):
+            agent.learn(roomy.step(t))
+
+
+def test_a_memory_too_small_for_its_class_means_is_refused_by_name(stream, roomy):
+    with pytest.raises(
+        SpecError, match=r"an image of 64 bytes is smaller than a class mean of 512.*ursl-plus-unlimited"
+    ):
+        agent_of(LIMITED, stream)
+    with pytest.raises(SpecError, match=r"2 classes need .* bytes of statistics.*memory of 3 images has 3,072"):
+        learned(LIMITED, roomy, steps=1, memory=3)
+
+
+def test_compact_statistics_still_remember_classes_whose_images_are_gone(roomy):
+    spare = ["start=random", "pseudo_labels=false", "statistics_share=0.9"]
+    kept, _ = learned(override(LIMITED, spare), roomy, memory=14)
+    assert len(kept.memory.labeled) < 6 and right_on_the_first_step(kept, roomy) > 0.6
+    lost, _ = learned(override(LIMITED, [*spare, "statistics=false"]), roomy, memory=0)
+    assert right_on_the_first_step(lost, roomy) == 0
+
+
+def test_the_share_is_refused_outside_its_range():
+    for wrong in (0, 1, -0.5):
+        with pytest.raises(SpecError, match="statistics_share"):
+            plus(f"statistics_share={wrong}")
+
+
+def test_a_share_leaves_ids_of_runs_without_one_unchanged():
+    name = "ursl-plus-unlimited-cifar100-paper-s0-a8f2c0e2fd96"
+    assert RunSpec(EXPERIMENTS["cifar100-p05"], CONFIGURATIONS["ursl-plus-unlimited"]).id == name
+    limited = RunSpec(EXPERIMENTS["cifar100-p05"], CONFIGURATIONS["ursl-plus"]).id
+    assert limited.startswith("ursl-plus-cifar100-paper-s0-") and limited[-12:] != name[-12:]

@@ -88,7 +88,7 @@ def records_of(folder):
 def test_every_cell_of_every_table_figure_and_limitation_gets_a_record(osscl, world, id):
     code, shown, errors = osscl("table", id, *ON_DEMO, "--out", world / "runs")
     assert (code, errors) == (0, "") and id in shown
-    assert id in FIGURES or shown.count("(n=1)") == len(ALL_TABLES[id].cells)
+    assert id in FIGURES or shown.count("(n=1)") == len(on_demo(ALL_TABLES[id]).cells)
     records = records_of(world / "runs") if (world / "runs").exists() else {}
     for one in outcomes(on_demo(ALL_TABLES[id]), records, SMOKE, [0]):
         assert len(one.records) == 1 and one.mean is not None, one.cell.name
@@ -105,7 +105,8 @@ def test_a_table_that_is_complete_runs_nothing_again(osscl, world, monkeypatch):
 
 def test_the_demos_scenarios_are_the_papers_on_a_smaller_scale():
     for id, table in {**TABLES, **FIGURES}.items():
-        for cell, small in zip(table.cells, on_demo(table).cells, strict=True):
+        cells = [cell for cell in table.cells if cell.configuration != "ursl-plus"]  # a digit is smaller than a mean
+        for cell, small in zip(cells, on_demo(table).cells, strict=True):
             theirs, ours = cell.scenario, small.scenario
             assert (ours.main, len(ours.peripheral)) == ("digits", len(theirs.peripheral)), id
             assert ours.related == round(theirs.related / 90) and ours.unrelated == round(theirs.unrelated / 90)
@@ -152,8 +153,8 @@ def test_ablations_train_each_distinct_reference_once_per_seed(tmp_path, monkeyp
 def test_runs_of_one_reference_are_known_before_they_run():
     both = [*TABLES["T4"].cells, *TABLES["T5"].cells]
     specs = runs_of(both, PAPER, [0, 1, 2])
-    assert len(specs) == 30 and len({reference_key(spec) for spec in specs}) == 3
-    assert [len(group) for group in by_reference(specs)] == [10, 10, 10]
+    assert len(specs) == 33 and len({reference_key(spec) for spec in specs}) == 3
+    assert [len(group) for group in by_reference(specs)] == [11, 11, 11]
     assert len({reference_key(spec) for spec in runs_of(TABLES["T15"].cells, PAPER, [0])}) == 1
     assert reference_key(cell_of("T2", "p05-cifar10/co2l").spec(PAPER, 0)) is None
     pretrained = cell_of("T2", "p05-cifar10/co2l-p").spec(PAPER, 0)
@@ -170,12 +171,12 @@ def test_shards_are_disjoint_and_make_up_the_plan_and_keep_references_whole():
     assert sorted(ids) == sorted(spec.id for spec in specs) and len(set(ids)) == len(ids)
     keys = [{reference_key(spec) for spec in part} for part in parts]
     assert not (keys[0] & keys[1] or keys[0] & keys[2] or keys[1] & keys[2])
-    assert max(map(len, parts)) - min(map(len, parts)) <= 2
+    assert max(map(len, parts)) - min(map(len, parts)) <= 3  # runs of one reference
 
 
 def test_a_plan_lists_each_run_once_however_many_cells_it_fills():
     specs = runs_of(TABLES["T6"].cells, PAPER, [0])
-    assert len(specs) == len({spec.id for spec in specs}) <= 6
+    assert len(specs) == len({spec.id for spec in specs}) <= 7
     main = [cell.spec(PAPER, 0) for cell in TABLES["T2"].cells]
     labels_alone = [
         cell.name for cell, spec in zip(TABLES["T2"].cells, main, strict=True) if cell.configuration == "co2l"
@@ -211,15 +212,15 @@ def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_onc
 def test_more_records_do_not_make_an_estimate_worse(schedule):
     """On an H200: a few timed records, and many of other schedules and fields that shared their device."""
     records = records_of(RESULTS / "h200")
-    usual, plus = (cell_of("T4", f"all-losses/{name}").spec(PAPER, 0).id for name in ("ursl", "ursl-plus"))
+    usual, plus = (cell_of("T4", f"all-losses/{name}").spec(PAPER, 0).id for name in ("ursl", "ursl-plus-unlimited"))
     timed = [records[usual], records[plus]]
     assert all(record.made_by.timed for record in timed)
     specs = runs_of(TABLES["T4"].cells, schedule, [1])
     few, all_ = cost_of(specs, timed), cost_of(specs, records.values())
     (reference, learner), (_, shorter) = map(split_seconds, timed)
     share = schedule.share
-    assert few.seconds == pytest.approx(share * (reference + 6 * learner + shorter), rel=0.01)
-    assert (all_.seconds, all_.unknown) == (pytest.approx(few.seconds, rel=0.1), 0)
+    assert few.seconds == pytest.approx(share * (reference + 6 * learner + 2 * shorter), rel=0.01)
+    assert (all_.seconds, all_.unknown) == (pytest.approx(few.seconds, rel=0.15), 0)
 
 
 def test_an_estimate_prefers_timed_runs_then_the_schedule_then_the_method():
@@ -264,7 +265,7 @@ def test_the_list_starts_with_a_summary_and_fits_80_columns(osscl, monkeypatch, 
 def test_runs_without_a_comparable_record_are_counted_as_unknown(osscl):
     shown = osscl("table", "list", "--results", RESULTS, "--format", "csv")[1]
     lines = {line["id"]: line for line in csv.DictReader(shown.splitlines())}
-    assert (lines["T3"]["minutes"], lines["T3"]["unknown"], lines["T3"]["runs"]) == ("", "90", "90")
+    assert (lines["T3"]["minutes"], lines["T3"]["unknown"], lines["T3"]["runs"]) == ("", "102", "102")
     assert float(lines["T1"]["minutes"]) > 0 and int(lines["T1"]["unknown"]) > 0
     assert all(line["unknown"].isdecimal() for line in lines.values())
 
@@ -548,7 +549,7 @@ def test_a_run_recorded_in_results_is_not_repeated(osscl, world, tmp_path, monke
 def test_a_locked_run_is_left_alone_and_the_table_shown_without_it(osscl, tmp_path, cells):
     (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
     command = ["table", "T16", *ON_DEMO, "--cells", cells, "--out", tmp_path / "runs"]
-    runs = len(picked(TABLES["T16"], cells).cells)
+    runs = len(on_demo(picked(TABLES["T16"], cells)).cells)
     with locked(tmp_path / "runs" / spec.id):
         code, shown, errors = osscl(*command)
     assert code == 3 and shown.count("(n=1)") == runs - 1
@@ -669,7 +670,7 @@ def test_limitations_vary_one_thing_each():
     ):  # fmt: skip
         cells = LIMITS[id].cells
         assert {getattr(cell.scenario, field) for cell in cells} == values
-        assert {cell.configuration for cell in cells} == {"co2l", "ursl", "ursl-plus"}
+        assert {cell.configuration for cell in cells} == {"co2l", "ursl", "ursl-plus", "ursl-plus-unlimited"}
     assert {cell.scenario.memory for cell in on_demo(LIMITS["L3"]).cells} == {30, 12, 10}
     alone = {cell.spec(PAPER, 0).id for cell in LIMITS["L2"].cells if cell.configuration == "co2l"}
     assert len(alone) == 1  # it uses no unlabelled images
@@ -680,7 +681,7 @@ def test_a_figure_is_a_table_and_a_drawing_that_overwrites_nothing(osscl, refuse
     code, shown, _ = osscl(*command)
     assert code == 0 and "seen classes" in shown and "Schedule smoke, seed 0, n=1." in shown
     assert (tmp_path / "f1.svg").read_text().startswith("<svg ")
-    refused(*command, words=["f1.svg exists", "nothing is overwritten"])
+    refused(*command, words="f1.svg already exists")
     empty = ["table", "F1", *ON_DEMO, "--no-run", "--out", tmp_path / "none", "--svg", tmp_path / "other.svg"]
     refused(*empty, words="nothing to draw")
     assert not (tmp_path / "other.svg").exists()

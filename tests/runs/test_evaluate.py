@@ -13,7 +13,7 @@ from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import SMOKE, GateReport
 from osscl.methods.gem import Gem, GemConfig
 from osscl.runs.evaluate import judge_gate
-from osscl.runs.model import load
+from osscl.runs.model import load_model
 from osscl.runs.run import class_of, setting_of
 from osscl.runs.spec import EXPERIMENTS, make_spec
 from osscl.tools.battery import toy_stream
@@ -93,7 +93,7 @@ def test_a_file_in_place_of_a_run_folder_is_refused(tmp_path):
     (tmp_path / "run" / "model.safetensors").mkdir(parents=True)
     for place in ("file", "run"):
         with pytest.raises(DataError, match="expected the folder of a finished run"):
-            load(tmp_path / place)
+            load_model(tmp_path / place)
 
 
 # ----- which method a spec may have

@@ -486,3 +486,12 @@ def test_defaults_come_from_the_data_set():
     assert ScenarioSpec("cifar100", labeled_fraction=1.0).related == 0
     nothing = ScenarioSpec("cifar100", ("cifar10",), labeled_fraction=0.1, regime="only_supervised")
     assert (nothing.related, nothing.unrelated) == (0, 0)
+
+
+def test_natural_order_is_that_of_the_set_at_every_seed_and_leaves_labels_unchanged():
+    for seed in (0, 1):
+        natural, usual = stream_of(seed=seed, class_order="natural"), stream_of(seed=seed)
+        order = [c for rows in natural.steps for c in rows.new_classes]
+        assert order == sorted(order) != [c for rows in usual.steps for c in rows.new_classes]
+        labeled = [sorted(row for rows in one.steps for row in rows.labeled.tolist()) for one in (natural, usual)]
+        assert labeled[0] == labeled[1]

@@ -119,7 +119,7 @@ def test_heads_of_a_finished_run_are_refitted_on_validation_rows(method, tmp_pat
         study_heads(tmp_path / spec.id, [["reference_weight=.5"]], device="cpu")
 
 
-@pytest.mark.parametrize(("method", "share"), [("gem", 0.1), ("ursl-plus", 0.1), ("ursl", 0.0)])
+@pytest.mark.parametrize(("method", "share"), [("gem", 0.1), ("ursl-plus-unlimited", 0.1), ("ursl", 0.0)])
 def test_other_runs_and_runs_without_validation_rows_have_no_heads_to_study(method, share, tmp_path):
     spec = make_spec(replace(VALIDATED, validation_share=share), method, TINY_RUN, 0)
     run(spec, Options(tmp_path, device="cpu", share_references=False))

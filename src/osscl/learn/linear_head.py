@@ -13,7 +13,7 @@ from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.seeding import seeded
 from osscl.vision.augment import Augmentation, augment, draws
-from osscl.vision.encoder import Encoder, eval_mode, in_chunks
+from osscl.vision.encoder import BackboneModule, eval_mode, in_chunks
 
 SCALES = tuple(2.0**i for i in range(9))  # candidate temperatures of a ridge head
 
@@ -66,6 +66,9 @@ class HeadConfig:
         require(0 <= self.copies <= 1000, self, "copies", "in [0, 1000]")
 
 
+OUR_HEAD = HeadConfig(solver="ridge")  # also a control on the features of other methods
+
+
 @dataclass(frozen=True)
 class Head:
     """A linear map from features to logits; features are first centred and normalised where `center` is given."""
@@ -78,9 +81,18 @@ class Head:
     def __call__(self, features: Tensor) -> Tensor:
         return self.transform(features) @ self.weight.T + self.bias
 
+    def without(self, column: int) -> "Head":
+        """The same without a class."""
+        return replace(self, weight=drop_row(self.weight, column), bias=drop_row(self.bias, column))
+
     def transform(self, features: Tensor) -> Tensor:
         """Features in this head's space."""
         return center_and_normalize(features, self.center) if len(self.center) else features
+
+
+def drop_row(values: Tensor, row: int) -> Tensor:
+    """Values (k, ...) without one row, (k - 1, ...)."""
+    return torch.cat((values[:row], values[row + 1 :]))
 
 
 def center_and_normalize(features: Tensor, center: Tensor) -> Tensor:
@@ -106,7 +118,7 @@ def no_missing_rows(x: Tensor, k: int) -> MissingRows:
 class HeadFit:
     """What fitting a head needs besides its config."""
 
-    encoder: Encoder
+    encoder: BackboneModule
     data: Labeled
     classes: Sequence[int]  # column j of the logits is class classes[j]
     augmentation: Augmentation

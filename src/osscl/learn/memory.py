@@ -75,6 +75,11 @@ class Memory:
             kept.append(rows[choose(policy, k, len(rows), sure, rng).to(rows.device)])
         self.labeled = everything.rows(torch.cat(kept)) if kept else everything
 
+    def forget(self, c: int) -> None:
+        """Delete the images of class c; the ids of later classes move down."""
+        kept = self.labeled.rows((self.labeled.labels != c).nonzero().squeeze(1))
+        self.labeled = Labeled(kept.images, kept.labels - (kept.labels > c).long())
+
     def without(self, classes: Sequence[int]) -> Labeled:
         """Stored images of classes other than these."""
         others = ~torch.isin(self.labeled.labels, self.labeled.labels.new_tensor(classes))

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from osscl.config import require, require_declared
 
+CO2L_WARMUP = 0.01  # the rate at which the warm-up of Co2L's code begins
+
 
 @dataclass(frozen=True)
 class OptimiserConfig:
@@ -21,7 +23,7 @@ class OptimiserConfig:
     decay: float = 1e-4  # L2 in adam and sgd, decoupled in adamw
     warmup: float = 0.0  # share of the phase over which the rate rises from 0
     momentum: float = 0.9  # of sgd
-    rate_per: Literal["epoch", "update"] = "update"  # how often the rate changes
+    rate_per: Literal["epoch", "update", "co2l"] = "update"  # how often the rate changes; co2l: as in Co2L's code
     fresh: bool = True  # a new optimiser at every step of the stream, or moments kept
     nesterov: bool = True  # of sgd
     milestones: tuple[float, ...] = ()  # shares of the phase after which the rate is divided by ten
@@ -39,6 +41,8 @@ class OptimiserConfig:
 
 def rate_at(config: OptimiserConfig, update: int, updates: int, per_epoch: int = 1) -> float:
     """Linear warm-up, then a cosine from `rate` to `min_rate`; with milestones, a step function."""
+    if config.rate_per == "co2l":
+        return _rate_of_co2l(config, update, updates, per_epoch)
     if config.rate_per == "epoch":
         update = update // per_epoch * per_epoch
     if config.milestones:
@@ -46,8 +50,22 @@ def rate_at(config: OptimiserConfig, update: int, updates: int, per_epoch: int =
     warm = config.warmup * updates
     if update < warm:
         return config.rate * (update + 1) / (warm + 1)
-    progress = (update - warm) / max(1.0, updates - warm)
+    return _cosine(config, (update - warm) / max(1.0, updates - warm))
+
+
+def _cosine(config: OptimiserConfig, progress: float) -> float:
     return config.min_rate + (config.rate - config.min_rate) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _rate_of_co2l(config: OptimiserConfig, update: int, updates: int, per_epoch: int) -> float:
+    """A warm-up by update that meets the cosine, which runs over the whole phase, by epoch; epochs count from 1.
+
+    Deviation: a longer first phase warms up to its own cosine, not to that of the shorter ones after it.
+    """
+    warm = config.warmup * updates
+    if update < warm:
+        return CO2L_WARMUP + (_cosine(config, config.warmup) - CO2L_WARMUP) * update / warm
+    return _cosine(config, (update // per_epoch + 1) * per_epoch / updates)
 
 
 class Descent:

@@ -15,6 +15,7 @@ from osscl.methods.icarl import Icarl
 from osscl.methods.reference import ReferenceConfig
 from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
 from osscl.methods.ursl_plus import UrslPlus, UrslPlusConfig
+from osscl.methods.yardsticks import ReferenceOnly, ReferenceOnlyConfig, Supervised
 from osscl.vision.encoder import EncoderConfig
 
 # A new method is one line here: its name, and its class with the class of its configuration as `Config`.
@@ -26,6 +27,8 @@ METHODS: dict[str, Any] = {
     "dm": Dm,
     "gem": Gem,
     "icarl": Icarl,
+    "reference-only": ReferenceOnly,
+    "supervised": Supervised,
 }
 
 
@@ -60,10 +63,12 @@ URSL = UrslConfig(
     head=HeadConfig(solver="ridge"),
 )
 
-# Ours: a quarter of the learner's epochs, because it starts as a copy of the reference.
-URSL_PLUS = UrslPlusConfig(
+# Ours: a quarter of the learner's epochs, because it starts as a copy of the reference. Images and statistics together
+# fit into the bytes of |M| images, except where an image is smaller than a class mean: there, only without a limit.
+URSL_PLUS_UNLIMITED = UrslPlusConfig(
     URSL.reference, URSL.gate, replace(URSL.learner, epochs=50), URSL.memory, URSL.head
 )  # fmt: skip
+URSL_PLUS = replace(URSL_PLUS_UNLIMITED, statistics_share=0.6)
 
 # L_sup and L_TD only: no reference, no unlabelled image. Without T-hat an epoch is shorter; the floor gives this
 # learner as many updates as URSL's gets on CIFAR-100.
@@ -82,6 +87,15 @@ CO2L = Co2lConfig(
     head=URSL.head,
 )  # fmt: skip
 
+# Co2L's code in full: a longer first step, its rates (warm-up over ten epochs of every step), its head. Run it with
+# scenario.class_order=natural for its order of classes.
+CO2L_AUTHORS = replace(
+    CO2L,
+    learner=replace(CO2L.learner, epochs=100, optimiser=replace(CO2L.learner.optimiser, warmup=0.1, rate_per="co2l")),
+    epochs_first=500,
+    head=HeadConfig(solver="sgd", rate=1.0),
+)
+
 # The paper gives both variants URSL's hyperparameters; ours use those of `ursl`, so that no competitor is held back by
 # its optimiser.
 CO2L_J = Co2lConfig(replace(URSL.learner, lam=1.0), unlabeled="joint", head=URSL.head)
@@ -93,9 +107,12 @@ CONFIGURATIONS: dict[str, Any] = {
     "ursl": URSL,
     "ursl-as-printed": AS_PRINTED,
     "ursl-plus": URSL_PLUS,
+    "ursl-plus-unlimited": URSL_PLUS_UNLIMITED,
     "labels-only": LABELS_ONLY,
     "co2l": CO2L,
+    "co2l-authors": CO2L_AUTHORS,
     "co2l-j": CO2L_J,
     "co2l-p": CO2L_P,
     "gem-joint": GemConfig(memory_statistics="joint"),
+    "reference-only": ReferenceOnlyConfig(URSL.reference, URSL.head),
 }

@@ -1,6 +1,7 @@
 """The contract between a method and its runner, and how training phases are run and resumed."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -191,11 +192,29 @@ class FeatureExtractor(Protocol):
 
 
 @runtime_checkable
+class Forgetting(Protocol):
+    """Optional: a method that can drop a class; its networks are not unlearned."""
+
+    def forget(self, column: int) -> None:
+        """Delete everything kept of the class in this column, of a method whose class ids are its columns."""
+        ...
+
+
+@runtime_checkable
 class Keeping(Protocol):
     """Optional: a method that keeps more of past data than the labelled images of `memory`."""
 
     def kept(self) -> dict[str, Tensor]:
         """Every tensor that derives from past data; not weights, heads, teachers or optimiser state."""
+        ...
+
+
+@runtime_checkable
+class OtherHeads(Protocol):
+    """Optional: a method whose trained networks can also be evaluated in other ways, as controls."""
+
+    def other_heads(self) -> Mapping[str, Callable[[Tensor], Tensor]]:
+        """Functions that return logits like predict(), by the name that a record gives them."""
         ...
 
 
@@ -284,11 +303,13 @@ class Phases:
         batches: Sequence[tuple[Shuffled, int]],  # pools and the views that an update makes of each row
         *,
         at_least: int = 0,  # updates
+        epoch_rows: int | None = None,  # that an epoch is as long as; all rows of the first pool where None
         compiles: bool | None = None,  # forward passes, on CUDA; by the smallest batch where None
     ) -> "Phase":
         """A training phase of `epochs` passes over the first pool. Nothing happens until its batches are consumed."""
         pools = [(pool, views) for pool, views in batches if pool.pool]
-        per_epoch = batches[0][0].per_epoch
+        first = batches[0][0]
+        per_epoch = first.per_epoch if epoch_rows is None else math.ceil(epoch_rows / min(first.size, epoch_rows))
         updates = self.setting.schedule.updates(epochs, per_epoch, at_least)
         if compiles is None:
             # All batches compiled or none: a compiled pass overwrites the batch-norm statistics of an eager one.

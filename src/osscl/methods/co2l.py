@@ -5,18 +5,19 @@ co2l-j  jointly with NT-Xent on batches of all of U_t, in the same network.
 co2l-p  pre-trained by SimCLR on U_1; later unlabelled images are not used.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import added_later, require, require_declared
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
 from osscl.learn.memory import Memory
+from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
 from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
@@ -37,16 +38,27 @@ class Co2lConfig:
     unlabeled: Literal["none", "joint", "pretrain"] = "none"
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)  # co2l-p: how U_1 is learned
     head: HeadConfig = field(default_factory=HeadConfig)
+    # Of the first step, with a warm-up as long as that of later steps; as at every step where None.
+    epochs_first: int | None = added_later(None, legacy=None)
 
     def __post_init__(self) -> None:
         require_declared(self)
         positive = self.base_temperature is None or self.base_temperature > 0
         require(positive, self, "base_temperature", "positive, or null")
+        require(self.epochs_first is None or self.epochs_first > 0, self, "epochs_first", "positive, or null")
+        self.length_of(0)  # refuses a warm-up that is longer than the first step
         require(not self.reference.pretrained, self.reference, "pretrained", "false: co2l-p learns from U_1")
         if self.unlabeled == "pretrain" and self.learner.net != self.reference.net:
             raise SpecError("unlabeled=pretrain needs learner.net and reference.net of one shape")
         if self.unlabeled != "joint":
             require(self.learner.lam == 0, self.learner, "lam", "0 without unlabeled=joint")
+
+    def length_of(self, step: int) -> tuple[int, OptimiserConfig]:
+        """Epochs of a step, and its optimiser."""
+        hp = self.learner
+        if step > 0 or self.epochs_first is None:
+            return hp.epochs, hp.optimiser
+        return self.epochs_first, replace(hp.optimiser, warmup=hp.optimiser.warmup * hp.epochs / self.epochs_first)
 
     @property
     def learns_unlabeled(self) -> bool:
@@ -112,7 +124,8 @@ class Co2l:
         batches = [(rows_of_pool, 2)]
         if self.config.unlabeled == "joint" and len(step.unlabeled) > 1:
             batches.append((Shuffled(len(step.unlabeled), hp.batch, seed, ("guide", t), device), 2))
-        phase = self.phases.train("learner", [self.encoder], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates)
+        epochs, optimiser = self.config.length_of(t)
+        phase = self.phases.train("learner", [self.encoder], optimiser, epochs, batches, at_least=hp.min_updates)
 
         def update(rows: Tensor, u: Tensor, *joint: Tensor) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)

@@ -16,11 +16,19 @@ from torch import Tensor, nn
 from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
-from osscl.learn.linear_head import BALANCING, class_weights, rank_in_class
+from osscl.learn.linear_head import (
+    BALANCING,
+    OUR_HEAD,
+    Head,
+    HeadFit,
+    class_weights,
+    fit_head,
+    rank_in_class,
+)
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import fixmatch, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
@@ -105,6 +113,7 @@ class Dm:
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
         self.phases = Phases(setting, runtime)
+        self.ridge: Head | None = None  # a control: our head on this model's features
 
     def _built(self, name: str, make: Callable[[], Net]) -> Net:
         return build_on_device(make, seeded(self.setting.seed, "init", name), self.runtime.device)
@@ -125,8 +134,10 @@ class Dm:
         notes = {"pseudo_labeled": 0.0 if self.pseudo is None else float((self.pseudo != NONE).sum())}
         if self.passing != torch.inf:
             notes["novelty_threshold"] = self.passing
+        self.ridge = fit_head(OUR_HEAD, self.control_fit(step))
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
+        self.pseudo = None
         return StepReport(self.phases.reports(), notes=notes)
 
     def begin_step(self, step: Step) -> None:
@@ -237,9 +248,21 @@ class Dm:
         for batch in phase.batches():
             phase.report(replay(*batch))
 
+    def control_fit(self, step: Step) -> HeadFit:
+        """T_t and M for a head on the model's features, as URSL's head is fitted."""
+        labeled = concat(step.labeled, self.memory.without(step.new_classes))
+        names, cap = ("ridge", step.index), self.setting.schedule.max_updates
+        augmentation, seed = self.setting.augmentation, self.setting.seed
+        return HeadFit(self.model, labeled, list(self.classes), augmentation, seed, names, cap)
+
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         return in_chunks(self.model, images)
+
+    def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The same network with our head."""
+        ridge = self.ridge
+        return {} if ridge is None else {"our head": lambda images: ridge(in_chunks(self.model.features, images))}
 
     @property
     def known_above(self) -> float | None:
@@ -264,6 +287,7 @@ class Dm:
             "epsilon": self.epsilon,
             "pseudo": self.pseudo,
             "memory": vars(self.memory.labeled),
+            "ridge": vars(self.ridge) if self.ridge is not None else None,
             "phases": self.phases.state(),
         }
 
@@ -281,6 +305,8 @@ class Dm:
         self.epsilon = state["epsilon"]
         self.pseudo = None if state["pseudo"] is None else state["pseudo"].to(device)
         self.memory.labeled = Labeled(**state["memory"]).to(device)
+        ridge = state.get("ridge")  # models of earlier versions have none
+        self.ridge = Head(**on_device(device, ridge)) if ridge is not None else None
         self.phases.load_state(state["phases"])
 
 

@@ -1,16 +1,16 @@
 """The gate: which unlabelled images look like the classes seen so far (Section 3.2)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import added_later, require, require_declared
 from osscl.data.images import Labeled, columns_of
-from osscl.learn.linear_head import class_sums
+from osscl.learn.linear_head import class_sums, drop_row
 from osscl.methods.base import GateReport, Setting
 from osscl.seeding import seeded
 from osscl.stream.step import Step
@@ -29,6 +29,8 @@ class GateConfig:
     # The paper's text uses pseudo-labels only to tell past classes from others; its formulas take all confident rows.
     pseudo: Literal["past_only", "all", "all_but_no_anchor", "none"] = "past_only"
     guide: Literal["gated", "all"] = "gated"  # L_KD uses U-hat, or all of U_t
+    # A control for equal updates: the learner's epochs are as long as with the T-hat of this reading.
+    epochs_as: Literal["used", "past_only", "all"] = added_later("used", legacy="used")
 
     def __post_init__(self) -> None:
         require_declared(self)
@@ -43,6 +45,7 @@ class Segregated:
     pseudo_labeled: Labeled  # T-hat
     related: Tensor  # images of U-hat
     report: GateReport | None = None  # None until there is a trained reference
+    epoch_rows: int = 0  # rows of T-hat that an epoch of the learner is as long as
 
 
 @dataclass(frozen=True)
@@ -59,19 +62,23 @@ class Gate:
         best = prototype_cosines(z, self.prototypes).max(1)
         return best.values, best.indices
 
+    def without(self, column: int) -> "Gate":
+        """The same without a class; the thresholds stay."""
+        return replace(self, prototypes=drop_row(self.prototypes, column))
+
     def segregate(self, config: GateConfig, step: Step, scores: Tensor, labels: Tensor) -> Segregated:
         """T-hat and U-hat from the scores and nearest classes of the rows of U_t (line 8)."""
         passed, confident = scores > self.threshold, scores > self.pseudo_threshold
-        pseudo = confident
-        if config.pseudo == "past_only":
-            pseudo = confident & ~torch.isin(labels, labels.new_tensor(step.new_classes))
-        elif config.pseudo == "none":
-            pseudo = torch.zeros_like(confident)
+        past = confident & ~torch.isin(labels, labels.new_tensor(step.new_classes))
+        readings = {"past_only": past, "none": torch.zeros_like(confident)}
+        pseudo = readings.get(config.pseudo, confident)
+        counted = pseudo if config.epochs_as == "used" else readings.get(config.epochs_as, confident)
         pseudo_labeled = Labeled(step.unlabeled[pseudo], labels[pseudo])
         report = GateReport(
             scores, passed, confident, labels, self.threshold, self.pseudo_threshold, len(pseudo_labeled)
         )  # fmt: skip
-        return Segregated(pseudo_labeled, step.unlabeled if config.guide == "all" else step.unlabeled[passed], report)
+        guide = step.unlabeled if config.guide == "all" else step.unlabeled[passed]
+        return Segregated(pseudo_labeled, guide, report, int(counted.sum()))
 
     def notes(self, z: Tensor) -> dict[str, float]:
         """Numbers worth recording, given the embeddings of U_t."""

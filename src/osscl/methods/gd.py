@@ -15,11 +15,11 @@ from torch import Tensor
 from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
-from osscl.learn.linear_head import BALANCING, class_weights
+from osscl.learn.linear_head import BALANCING, OUR_HEAD, Head, HeadFit, class_weights, fit_head
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import distance_from_even, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
@@ -108,6 +108,7 @@ class Gd:
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
         self.phases = Phases(setting, runtime)
+        self.ridge: Head | None = None  # a control: our head on this model's features
 
     def _network(self, name: str) -> Classifier:
         rng, precision = seeded(self.setting.seed, "init", name), self.runtime.precision
@@ -128,6 +129,7 @@ class Gd:
             weights = class_weights(pool.columns, len(self.classes))
             loss = self._global_loss(weights)
             self.train("balance", [model.head], config.balance, config.epochs_balance, pool, loss)
+        self.ridge = fit_head(OUR_HEAD, self.control_fit(step))
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
         return StepReport(self.phases.reports())
@@ -216,9 +218,21 @@ class Gd:
 
         return loss
 
+    def control_fit(self, step: Step) -> HeadFit:
+        """T_t and M for a head on the model's features, as URSL's head is fitted."""
+        labeled = concat(step.labeled, self.memory.without(step.new_classes))
+        names, cap = ("ridge", step.index), self.setting.schedule.max_updates
+        augmentation, seed = self.setting.augmentation, self.setting.seed
+        return HeadFit(self.model, labeled, list(self.classes), augmentation, seed, names, cap)
+
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         return in_chunks(self.model, images)
+
+    def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """The same network with our head."""
+        ridge = self.ridge
+        return {} if ridge is None else {"our head": lambda images: ridge(in_chunks(self.model.features, images))}
 
     def state(self) -> State:
         return {
@@ -227,6 +241,7 @@ class Gd:
             "current": self.current.state_dict(),
             "past": self.past.state_dict() if self.past is not None else None,
             "memory": vars(self.memory.labeled),
+            "ridge": vars(self.ridge) if self.ridge is not None else None,
             "phases": self.phases.state(),
         }
 
@@ -240,4 +255,6 @@ class Gd:
             self.past = frozen_copy(self.model)
             self.past.load(state["past"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
+        ridge = state.get("ridge")  # models of earlier versions have none
+        self.ridge = Head(**on_device(device, ridge)) if ridge is not None else None
         self.phases.load_state(state["phases"])

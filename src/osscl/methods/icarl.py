@@ -4,11 +4,12 @@ Features are learned by sigmoid outputs, with the previous network's outputs as 
 chosen by herding; an image belongs to the class with the nearest mean of exemplars.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from osscl.config import require, require_declared
 from osscl.data.images import Labeled, columns_of, concat
@@ -128,6 +129,26 @@ class Icarl:
             return in_chunks(self.model, images)  # without exemplars, the network's own outputs
         return -torch.cdist(self._features(images), self.means).square()
 
+    def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """As Mammoth evaluated in the years of the paper: without the ReLU after the first convolution."""
+        if not len(self.means):
+            return {}
+        bare, kept = without_stem_relu(self.model), self.memory.labeled
+        columns = columns_of(kept.labels, self.classes)
+
+        def nearest_mean(embed: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+            counts = torch.bincount(columns, minlength=len(self.classes))[:, None]
+            means = class_sums(embed(kept.images), columns, len(self.classes)) / counts
+            return lambda images: -torch.cdist(embed(images), means).square()
+
+        def raw(images: Tensor) -> Tensor:
+            return in_chunks(bare.features, images)
+
+        return {
+            "no stem ReLU": nearest_mean(lambda images: F.normalize(raw(images), dim=1)),
+            "no stem ReLU, raw features": nearest_mean(raw),
+        }
+
     def kept(self) -> dict[str, Tensor]:
         """Exemplars and their means."""
         return {"memory": self.memory.labeled.images, "means": self.means}
@@ -153,3 +174,13 @@ class Icarl:
         self.memory.labeled = Labeled(**state["memory"]).to(device)
         self.means = state["means"].to(device)
         self.phases.load_state(state["phases"])
+
+
+def without_stem_relu(model: Classifier) -> Classifier:
+    """A frozen copy that lacks the activation after its first convolution and norm, where there is one."""
+    bare = frozen_copy(model)
+    bare.compiles = False  # a graph of its own is not worth compiling for one evaluation
+    layers = bare.backbone.layers
+    if isinstance(layers, nn.Sequential) and isinstance(layers[2], nn.ReLU):
+        layers[2] = nn.Identity()
+    return bare

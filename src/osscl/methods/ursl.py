@@ -65,6 +65,8 @@ class UrslConfig:
         require_declared(self)
         if self.reference.pretrained and not self.needs_reference:
             raise SpecError("reference.pretrained=true needs a part that uses the reference")
+        if self.gate.epochs_as != "used" and not self.needs_reference:
+            raise SpecError(f"gate.epochs_as={self.gate.epochs_as} needs a reference network to find T-hat with")
         if self.memory.policy != "random" and not self.needs_reference:
             raise SpecError(f"memory.policy={self.memory.policy} needs a reference network to rank images by")
 
@@ -109,6 +111,7 @@ class Ursl:
         with self.phases.timed("head"):
             self.fit_head(step, found)  # line 17, at every step, so that predict() is always valid
             self.update_memory(step)  # line 16, after the head, which uses M as it was during the step
+        self.scored = None
         return StepReport(self.phases.reports(), found.report, dict(self.notes))
 
     def begin_step(self, step: Step) -> None:
@@ -156,7 +159,10 @@ class Ursl:
             guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))  # T_t, M and U-hat
             reference = self.teacher(self.reference.encoder)
             batches.append((Shuffled(len(guide), hp.batch, seed, ("guide", t), device), 2))
-        phase = self.phases.train("learner", [self.learner], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates)
+        epoch_rows = len(pool) - len(found.pseudo_labeled) + found.epoch_rows
+        phase = self.phases.train(
+            "learner", [self.learner], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates, epoch_rows=epoch_rows
+        )
 
         def update(rows: Tensor, u: Tensor, *more: Tensor) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10
@@ -178,7 +184,7 @@ class Ursl:
         for batch in phase.batches():  # line 9
             phase.report(replay(*batch))
         self.notes |= {
-            "updates_per_epoch": rows_of_pool.per_epoch,
+            "updates_per_epoch": phase.per_epoch,
             "learner_batch": rows_of_pool.rows,
             "anchors_per_batch": float(anchors.float().mean()) * rows_of_pool.rows,
         }
@@ -206,6 +212,14 @@ class Ursl:
         prototype = self.gate.prototypes[self.classes.index(int(rows.labels[0]))]
         return in_chunks(self.reference.encoder, rows.images) @ prototype
 
+    def forget(self, column: int) -> None:
+        """Delete a class's images, prototype and row of the head; the networks keep what they learned from it."""
+        assert self.classes == [*range(len(self.classes))] and self.head is not None
+        self.classes, self.scored = self.classes[:-1], None
+        self.memory.forget(column)
+        self.head = self.head.without(column)
+        self.gate = self.gate.without(column) if self.gate is not None else None
+
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         if self.head is None:
@@ -226,6 +240,13 @@ class Ursl:
         """Features of the reference, which has seen more than the labelled classes; else of the learner."""
         trained = self.reference is not None and self.reference.trained
         return in_chunks((self.reference.encoder if trained and self.reference else self.learner).features, images)
+
+    def kept(self) -> dict[str, Tensor]:
+        """Images of M, and the prototypes and labelled scores of the gate."""
+        gate = vars(self.gate) if self.gate is not None else {}
+        return {"memory": self.memory.labeled.images} | {
+            f"gate.{name}": value for name, value in gate.items() if isinstance(value, Tensor)
+        }
 
     def state(self) -> State:
         return {

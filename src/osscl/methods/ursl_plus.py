@@ -11,19 +11,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from osscl.config import require
+from osscl.config import added_later, require
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
 from osscl.methods.base import GateReport, Runtime, Setting, State, on_device
-from osscl.methods.class_statistics import (
-    KnownDetector,
-    StatisticsFit,
-    StatisticsTracker,
-    fit_detector,
-    head_views,
-)
+from osscl.methods.byte_budget import HALF, BytePlan, bytes_of, plan_bytes
+from osscl.methods.class_statistics import StatisticsFit, StatisticsTracker, head_views
 from osscl.methods.gate import Segregated
+from osscl.methods.known_detector import CompactBackground, KnownDetector, background_of, fit_detector
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.stream.step import Step
 from osscl.vision.encoder import Encoder, in_chunks
@@ -40,6 +36,9 @@ class UrslPlusConfig(UrslConfig):
     # answer of the agent before this step, which had more labels of past classes.
     pseudo_labels: bool = True
     statistics: bool = True  # labels that leave M are kept as class means and one covariance
+    # Share of |M| images' worth of bytes for statistics, in half precision; the rest is for images. None: no limit.
+    statistics_share: float | None = added_later(None, legacy=None)
+    statistics_rank: int = added_later(64, legacy=64)  # the most directions of a covariance; without a limit, all
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,6 +47,9 @@ class UrslPlusConfig(UrslConfig):
             raise SpecError("start=reference needs learner.net and reference.net of one shape")
         if self.statistics and self.head.solver != "ridge":
             raise SpecError("statistics=true needs head.solver=ridge")
+        if self.statistics_share is not None:
+            require(0 < self.statistics_share < 1, self, "statistics_share", "in (0, 1), or null for no limit")
+        require(self.statistics_rank >= 0, self, "statistics_rank", "0 or more")
 
     @property
     def needs_reference(self) -> bool:
@@ -66,7 +68,18 @@ class UrslPlus(Ursl):
         self.reference_head: Head | None = None
         self.previous_labels: Tensor | None = None  # answers for U_t before step t
         self.tracker = StatisticsTracker()
-        self.detector: KnownDetector | None = None
+        self.detector: KnownDetector | CompactBackground | None = None
+        self.image_bytes = setting.images.channels * setting.images.size**2
+        if self.is_compact and self.image_bytes < HALF * self.learner.width:
+            raise SpecError(
+                f"an image of {self.image_bytes} bytes is smaller than a class mean of {HALF * self.learner.width}: no "
+                "statistics fit into the memory; use ursl-plus-unlimited or statistics_share=null"
+            )
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether images and statistics share the bytes of |M| images."""
+        return self.config.statistics and self.config.statistics_share is not None
 
     def begin_step(self, step: Step) -> None:
         if self.needs_snapshot:
@@ -120,9 +133,51 @@ class UrslPlus(Ursl):
         views = {name: head_views(config, fits[name].fit, head) for name, head in self.heads().items()}
         self.tracker.current = {name: fits[name].summarize(config, x) for name, x in views.items()}
         last, self.detector = self.detector.threshold if self.detector is not None else None, None
+        rank = self.byte_plan(len(self.classes)).rank if self.is_compact else None
         if self.reference_head is not None and len(step.unlabeled) > 1:
             unlabeled = self.reference_head.transform(in_chunks(fits["reference"].fit.encoder.features, step.unlabeled))
-            self.detector = fit_detector(config, fits["reference"], views["reference"], unlabeled, last)
+            background = background_of(unlabeled)
+            detector = fit_detector(config, fits["reference"], views["reference"], background, last, rank)
+            self.detector = detector
+            if detector is not None and rank is not None:
+                self.detector = background.compact(rank, detector.threshold)
+        if rank is not None:
+            self.tracker.compact(rank)
+
+    # ----- bytes
+
+    @property
+    def budget(self) -> int:
+        """Bytes of |M| images."""
+        return self.setting.memory * self.image_bytes
+
+    def byte_plan(self, classes: int) -> BytePlan:
+        """How the bytes of |M| images are split once there are so many classes."""
+        heads, share = self.heads(), self.config.statistics_share
+        assert share is not None
+        widths = [len(head.center) for head in heads.values()]
+        background = len(self.reference_head.center) if self.reference_head is not None else 0
+        most = self.config.statistics_rank
+        return plan_bytes(self.budget, self.image_bytes, share, classes, widths, background, most)
+
+    def update_memory(self, step: Step) -> None:
+        """As many images as the statistics leave room for."""
+        if not self.is_compact:
+            super().update_memory(step)
+            return
+        statistics = {name: tensor for name, tensor in self.kept().items() if name != "memory"}
+        room = self.budget - bytes_of(statistics)
+        if room < 0:
+            raise SpecError(
+                f"{len(self.classes)} classes need {bytes_of(statistics):,} bytes of statistics, and a memory of "
+                f"{self.setting.memory} images has {self.budget:,}; use ursl-plus-unlimited or a larger memory"
+            )
+        self.memory.budget = room // self.image_bytes
+        super().update_memory(step)
+        if self.detector is not None:
+            self.gate = None  # its prototypes are class means too; the detector decides what looks known
+        if bytes_of(self.kept()) > self.budget:
+            raise RuntimeError(f"{bytes_of(self.kept()):,} bytes are kept, more than the memory's {self.budget:,}")
 
     def pseudo_labeled(self, step: Step, gate: GateReport) -> Labeled:
         """Rows of U_t that passed the gate, with the classes that the heads may learn."""
@@ -132,6 +187,13 @@ class UrslPlus(Ursl):
             new = torch.isin(labels, labels.new_tensor(step.new_classes))
             labels = torch.where(new, labels, self.previous_labels[gate.passed])
         return Labeled(images, labels)
+
+    def forget(self, column: int) -> None:
+        super().forget(column)
+        self.reference_head = self.reference_head.without(column) if self.reference_head is not None else None
+        self.tracker.current = {name: kept.without(column) for name, kept in self.tracker.current.items()}
+        if isinstance(self.detector, KnownDetector):  # a compact one has nothing of single classes
+            self.detector = self.detector.without(column)
 
     def answers(self, images: Tensor) -> Tensor:
         """The predicted class of each image, (n,)."""
@@ -165,15 +227,22 @@ class UrslPlus(Ursl):
         if self.detector is None:
             return super().known_scores(images)
         assert self.reference_head is not None
+        detector = self.detector
+        if isinstance(detector, CompactBackground):
+            detector = detector.detector(self.tracker.current["reference"].expanded())
         features = in_chunks(self.networks()["reference"].features, images)
-        return self.detector.score(self.reference_head.transform(features))
+        return detector.score(self.reference_head.transform(features))
 
     def kept(self) -> dict[str, Tensor]:
-        """Images of M, class statistics of both heads, and the detector's Gaussians."""
+        """Images of M, class statistics of both heads, and what decides whether an image looks known."""
         parts = {f"statistics.{name}": vars(statistics) for name, statistics in self.tracker.current.items()}
-        parts |= {"detector": vars(self.detector)} if self.detector is not None else {}
+        if self.detector is not None:
+            parts["detector"] = vars(self.detector)
         tensors = {f"{part}.{name}": x for part, fields in parts.items() for name, x in fields.items()}
-        return {"memory": self.memory.labeled.images} | {n: x for n, x in tensors.items() if isinstance(x, Tensor)}
+        kept = super().kept()
+        if self.is_compact and self.detector is not None:  # the gate is dropped at the end of the step
+            kept = {"memory": kept["memory"]}
+        return kept | {name: x for name, x in tensors.items() if isinstance(x, Tensor)}
 
     def state(self) -> State:
         return {
@@ -191,4 +260,7 @@ class UrslPlus(Ursl):
         labels = state["previous_labels"]
         self.previous_labels = labels.to(device) if labels is not None else None
         self.tracker.load_state(state["tracker"], device)
-        self.detector = KnownDetector(**on_device(device, detector)) if detector is not None else None
+        self.detector = None
+        if detector is not None:
+            kind = CompactBackground if "directions" in detector else KnownDetector
+            self.detector = kind(**on_device(device, detector))

@@ -12,8 +12,10 @@ from osscl.runs.presets import on_small_net
 from osscl.runs.spec import RunSpec, make_spec
 from osscl.stream.scenario import ScenarioSpec
 
-# What a cell shows of a run: its final accuracy in %, or minutes of some phases.
-Measure = Literal["accuracy", "minutes", "reference", "later reference", "pretraining", "learner"]
+# What a cell shows of a run: its final accuracy in %, also with our head instead of its own, or minutes of some phases.
+Measure = Literal["accuracy", "our head", "minutes", "reference", "later reference", "pretraining", "learner"]
+
+ACCURACIES = ("accuracy", "our head")
 
 STAND_INS = {  # small networks in place of the paper's, for the demo's data and schedules with small networks
     "resnet18": "small",
@@ -112,16 +114,18 @@ def _with_stand_in(change: str) -> str:
     return f"{field}={STAND_INS.get(value, value)}" if field.endswith(".backbone") else change
 
 
-OUR_VARIANTS = {"ursl": "ursl-plus", "gem": "gem-joint"}  # configurations of ours, shown after the paper's
+OUR_VARIANTS = {  # configurations of ours, shown after the paper's
+    "ursl": ("ursl-plus", "ursl-plus-unlimited"),
+    "gem": ("gem-joint",),
+}
 
 
 def with_ours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    """The cells, each unchanged cell of a published method followed by one of our variant, which the paper lacks."""
+    """The cells, each unchanged cell of a published method followed by those of our variants, which the paper lacks."""
     made: list[Cell] = []
     for cell in cells:
         made.append(cell)
-        ours = OUR_VARIANTS.get(cell.configuration)
-        if ours is not None and not cell.changes:
+        for ours in OUR_VARIANTS.get(cell.configuration, ()) if not cell.changes else ():
             row, column = (ours if name == cell.configuration else name for name in (cell.row, cell.column))
             made.append(replace(cell, row=row, column=column, configuration=ours, published=None))
     return tuple(made)

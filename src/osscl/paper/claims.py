@@ -49,7 +49,7 @@ class Claim:
     """A statement about differences.
 
     It holds where every mean difference is from `low` to `high`, or above 0 where `low` is 0, and is refuted where one
-    is not. A mean within a standard error of those bounds decides nothing.
+    is not. A mean within a standard error of those bounds leaves it undecided.
     """
 
     statement: str
@@ -152,7 +152,7 @@ def _further_seeds(paired: Sequence[int]) -> list[int]:
 
 
 def is_trial(data: Data, schedule: Schedule) -> bool:
-    """Whether runs are on stand-in data, or at a schedule that learns next to nothing."""
+    """Whether runs are on stand-in data, or at a schedule too short to learn."""
     return data == "demo" or only_tries(schedule)
 
 

@@ -10,7 +10,7 @@ from statistics import mean
 from osscl.config import flat, plain
 from osscl.errors import DataError, SpecError
 from osscl.methods.base import DEMO, Schedule
-from osscl.paper.cells import Cell, Measure
+from osscl.paper.cells import ACCURACIES, Cell, Measure
 from osscl.runs.engine import reference_key
 from osscl.runs.index import read_files
 from osscl.runs.record import RunRecord, is_retimed, record_files
@@ -51,14 +51,14 @@ def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[s
 
 
 def retimed_id(id: str) -> str:
-    """The key, among records, of a second record that has the time which the first one lacks."""
+    """The key, among records, of a second record with valid timings."""
     return f"{id}, retimed"
 
 
 def record_for(records: Records, id: str, measure: Measure) -> RunRecord | None:
     """The record of a run for a measure: the first one, or for times one whose time counts."""
     first = records.get(id)
-    return first if measure == "accuracy" else records.get(retimed_id(id), first)
+    return first if measure in ACCURACIES else records.get(retimed_id(id), first)
 
 
 def runs_of(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> list[RunSpec]:
@@ -78,7 +78,7 @@ def cells_by_run(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]
 
 def to_be_timed(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> set[str]:
     """Ids of the runs whose time a cell shows."""
-    return {cell.spec(schedule, seed).id for seed in seeds for cell in cells if cell.measure != "accuracy"}
+    return {cell.spec(schedule, seed).id for seed in seeds for cell in cells if cell.measure not in ACCURACIES}
 
 
 def by_reference(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:

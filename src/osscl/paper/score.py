@@ -6,7 +6,7 @@ from statistics import mean, stdev
 from typing import Literal
 
 from osscl.methods.base import PAPER, SCHEDULES, Schedule
-from osscl.paper.cells import Cell, Measure, Table
+from osscl.paper.cells import ACCURACIES, Cell, Measure, Table
 from osscl.paper.plan import Records, record_for
 from osscl.runs.record import RunRecord
 
@@ -77,7 +77,7 @@ class Outcome:
         theirs, n = self.cell.published, len(self.values)
         if theirs is None:
             return None
-        is_accuracy = self.cell.measure == "accuracy"
+        is_accuracy = self.cell.measure in ACCURACIES
         away = theirs.mean - self.mean if is_accuracy else self.mean - theirs.mean
         allowed = min(theirs.std or 0.0, POINT) if is_accuracy else 0.0
         distance = None if away <= allowed + ROUNDING else away
@@ -110,7 +110,8 @@ def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[in
     runs = [record_for(records, cell.spec(schedule, seed).id, cell.measure) for seed in seeds]
     found = [record for record in runs if record is not None]
     values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
-    untimed = not values and any(not record.made_by.timed for record in found)
+    is_time = cell.measure not in ACCURACIES
+    untimed = is_time and not values and any(not record.made_by.timed for record in found)
     return Outcome(
         cell, schedule, tuple(record for record, _ in values), tuple(value for _, value in values), untimed
     )  # fmt: skip
@@ -120,6 +121,8 @@ def measured(record: RunRecord, measure: Measure) -> float | None:
     """What a cell shows of a run; None where the run has no such phase, or its times do not count."""
     if measure == "accuracy":
         return record.final
+    if measure == "our head":
+        return (record.other_heads or {}).get(measure)
     if not record.made_by.timed:
         return None
     by_step = [{phase.name: phase.seconds / 60 for phase in step.phases} for step in record.steps]

@@ -83,7 +83,7 @@ def set_aside_on_divergence(folder: Path) -> Iterator[None]:
 
 
 class Checkpointer:
-    """Saves the state of a learner at safe points, and stops it there on request."""
+    """Saves the state of a learner between updates, and stops it there on request."""
 
     def __init__(
         self, folder: Path, options: Options, device: torch.device, contents: Callable[[], dict[str, Any]]

@@ -117,7 +117,7 @@ class Failures:
 
 
 def refuse_missing_data(specs: Sequence[RunSpec], options: Options) -> None:
-    """Refuse before the first run, not hours into them."""
+    """Check that all data sets exist before the first run."""
     for spec in specs:
         if not _file(spec, options).exists():
             refuse_missing_sets(spec, options.data)
@@ -165,7 +165,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
 
 
 def part_of_a_gpu(resources: Mapping[str, float]) -> bool:
-    """Whether several runs may share one device, so that their times do not count."""
+    """Whether several runs may share one device, so that their timings are not comparable."""
     return 0 < resources["GPU"] < 1
 
 
@@ -265,7 +265,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _refuse_silence(address: str) -> None:
-    """Fail at once where nothing listens; Ray itself would retry for minutes."""
+    """Fail at once if no server is listening; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from osscl import metrics
 from osscl.errors import Diverged
-from osscl.methods.base import Discerning, GateReport, Method, Progress, StepReport
+from osscl.methods.base import Discerning, GateReport, Method, OtherHeads, Progress, StepReport
 from osscl.runs.record import BINS, GateRecord, KnownRecord
 from osscl.stream.step import Stream, Truth
 
@@ -32,6 +32,19 @@ def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...],
     return tuple(by_step), overall, truth, predicted
 
 
+def evaluate_other_heads(method: Method, stream: Stream) -> dict[str, float] | None:
+    """After the last step: % over all classes with each other head of a method that has some."""
+    if not isinstance(method, OtherHeads):
+        return None
+    rows = [stream.evaluation(k) for k in range(len(stream))]
+    truth, classes = torch.cat([part.labels.cpu() for part in rows]), torch.tensor(method.classes)
+    shares = {}
+    for name, head in method.other_heads().items():
+        predicted = torch.cat([head(part.images).argmax(1).cpu() for part in rows])
+        shares[name] = 100 * float((classes[predicted] == truth).float().mean())
+    return shares or None
+
+
 def finite_logits(method: Method, images: Tensor, t: int) -> Tensor:
     """Predictions after step t, which must be finite."""
     logits = method.predict(images)
@@ -50,7 +63,7 @@ def refuse_divergence(report: StepReport, t: int) -> None:
 
 
 def refuse_divergent_loss(where: Progress, t: int) -> None:
-    """Check the loss now and then, because reading it waits for the device, and at the end of each phase."""
+    """Check the loss periodically, because reading it synchronizes the device, and at the end of each phase."""
     is_due = where.update % UPDATES_BETWEEN_CHECKS == 0 or where.update == where.updates
     if is_due and where.loss is not None and not math.isfinite(loss := float(where.loss)):
         raise Diverged(

@@ -75,6 +75,17 @@ class Prediction:
         return [[(self.classes[c], p) for c, p in zip(*pair, strict=True)] for pair in pairs]
 
 
+def joined(parts: Sequence[Prediction]) -> Prediction:
+    """Calibrated predictions of several batches as one."""
+
+    def cat(name: str) -> Any:
+        return torch.cat([getattr(part, name) for part in parts])
+
+    names = tuple(name for part in parts for name in part.names)
+    numbers = cat("labels"), names, cat("probabilities"), cat("scores"), cat("known")
+    return Prediction(*numbers, parts[0].classes, cat("class_probabilities"), calibrated=True)
+
+
 class Model:
     """The model that a run produced."""
 
@@ -151,11 +162,11 @@ def read_spec(folder: Path) -> RunSpec:
     return spec_from_plain(saved["spec"])
 
 
-def load(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
+def load_model(folder: str | Path, device: str = "auto", *, method: type | None = None) -> Model:
     """Load the model in a run folder. `method` is the class of your own method, with its `Config`."""
     saved = read_entry(Path(folder))
     if "knowledge" in saved:
-        raise DataError(f"{folder} is an agent with a pretrained encoder: use osscl.ContinualClassifier.load")
+        raise DataError(f"{folder} is an agent with a pretrained encoder: use osscl.load")
     where = pick_device(device)
     kind = saved.get("spec", {}).get("method", {}).get("type")
     if method is None and isinstance(kind, str) and kind not in METHODS:

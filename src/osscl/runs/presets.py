@@ -34,16 +34,15 @@ def sized(config: Any, schedule: Schedule) -> Any:
 
 
 def on_small_net(config: Any) -> Any:
-    """`config` with small networks, for schedules that only try the plumbing."""
+    """`config` with small networks, for schedules that only check that everything runs."""
     if hasattr(config, "backbone"):
         return replace(config, backbone="small")
-    if not _has_encoders(config):
-        return config
-    reference, learner = (
-        replace(part, net=replace(part.net, backbone="small", hidden=None, dim=64))
-        for part in (config.reference, config.learner)
-    )
-    return replace(config, reference=reference, learner=learner)
+    encoders = {name: getattr(config, name) for name in ("reference", "learner") if hasattr(config, name)}
+    small = {
+        name: replace(part, net=replace(part.net, backbone="small", hidden=None, dim=64))
+        for name, part in encoders.items()
+    }
+    return replace(config, **small)
 
 
 def demo_sized(config: Any) -> Any:
@@ -51,25 +50,23 @@ def demo_sized(config: Any) -> Any:
     if hasattr(config, "backbone"):
         # With a handful of labels an epoch is one or two updates: methods name the epochs that they need.
         return replace(config, backbone=SMALL.backbone, **getattr(config, "demo_changes", {}))
-    if not _has_encoders(config):
+    if not hasattr(config, "reference"):
         return config
     like = DEMO_URSL.reference
     reference = replace(
         config.reference, net=like.net, tau=like.tau, epochs_first=like.epochs_first, epochs_later=like.epochs_later,
         batch=like.batch, optimiser=like.optimiser,
     )  # fmt: skip
-    small = DEMO_URSL.learner
-    learner = replace(
-        config.learner, net=small.net, epochs=small.epochs, min_updates=small.min_updates, batch=small.batch,
-        optimiser=small.optimiser,
-    )  # fmt: skip
     head = replace(config.head, penalty=DEMO_URSL.head.penalty)
-    changes: dict[str, Any] = {"reference": reference, "learner": learner, "head": head}
+    changes: dict[str, Any] = {"reference": reference, "head": head}
+    if hasattr(config, "learner"):
+        small = DEMO_URSL.learner
+        changes["learner"] = replace(
+            config.learner, net=small.net, epochs=small.epochs, min_updates=small.min_updates, batch=small.batch,
+            optimiser=small.optimiser,
+        )  # fmt: skip
+    if hasattr(config, "epochs_first"):
+        changes["epochs_first"] = None  # the floor of updates is the same at every step
     if isinstance(config, UrslConfig):
         changes["gate"] = replace(config.gate, eta=DEMO_URSL.gate.eta, spread=DEMO_URSL.gate.spread)
     return replace(config, **changes)
-
-
-def _has_encoders(config: Any) -> bool:
-    """Whether its networks are encoders in groups named like URSL's."""
-    return hasattr(config, "reference") and hasattr(config, "learner")

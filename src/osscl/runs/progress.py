@@ -1,4 +1,4 @@
-"""Progress of a run for whoever watches it: a live bar in a terminal or notebook, else plain lines."""
+"""Report the progress of a run: a live bar in a terminal or notebook, else plain lines."""
 
 import contextlib
 import sys

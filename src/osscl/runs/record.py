@@ -133,6 +133,8 @@ class RunRecord:
     made_by: Provenance
     # Bytes of past data kept after the last step: images of M, statistics; None in records of earlier versions.
     memory_bytes: int | None = added_later(None, legacy=None)
+    # % over all classes after the last step with other heads on the same networks, by name; None where there are none.
+    other_heads: Mapping[str, float] | None = added_later(None, legacy=None)
 
     if not TYPE_CHECKING:
 
@@ -143,6 +145,11 @@ class RunRecord:
                 raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
             object.__setattr__(self, name, later[name]())
             return self.__dict__[name]
+
+    @property
+    def updates(self) -> int:
+        """Of all phases in all steps."""
+        return sum(phase.updates for step in self.steps for phase in step.phases)
 
     @functools.cached_property
     def minutes(self) -> float | None:
@@ -223,6 +230,8 @@ def _flaw_of_values(record: RunRecord) -> str:
     percents = [value for row in (*record.accuracy, record.overall) for value in row]
     if not all(0 <= value <= 100 + ROUNDING for value in percents):
         return "accuracies must be in [0, 100]"
+    if not all(0 <= value <= 100 + ROUNDING for value in (record.other_heads or {}).values()):
+        return "other_heads must be in [0, 100]"
     if any(count < 0 for row in record.confusion for count in row):
         return "confusion must have counts of at least 0"
     if sum(map(sum, record.confusion)) != record.evaluated_rows:

@@ -22,7 +22,14 @@ from osscl.errors import SpecError, Stopped
 from osscl.methods import METHODS, method_name
 from osscl.methods.base import Method, Progress, Runtime, Setting, bytes_kept
 from osscl.runs.checkpoint import Options, Position, RunCheckpointer, set_aside_on_divergence
-from osscl.runs.evaluate import evaluate, judge_gate, judge_known, refuse_divergence, refuse_divergent_loss
+from osscl.runs.evaluate import (
+    evaluate,
+    evaluate_other_heads,
+    judge_gate,
+    judge_known,
+    refuse_divergence,
+    refuse_divergent_loss,
+)
 from osscl.runs.model import save_model
 from osscl.runs.progress import watched_options
 from osscl.runs.record import (
@@ -57,7 +64,7 @@ def run(
     if finished.exists():
         return read_record(finished, type(spec.method))
     if spec.stream is not None and stream is None:
-        raise SpecError("the rows of this run come from a stream file: pass it with --stream")
+        raise SpecError("this run uses a stream file: pass it with --stream")
     kind = class_of(spec, method)
     device = pick_device(options.device)
     prepare(device)
@@ -169,6 +176,7 @@ def make_record(
         steps=tuple(position.steps),
         made_by=made_by,
         memory_bytes=bytes_kept(agent),
+        other_heads=evaluate_other_heads(agent, stream),
     )
 
 
@@ -197,7 +205,7 @@ def _attributes(part: Any) -> list[Any]:
 
 
 def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
-    """A stream from a file, refused unless the spec names its rows: a run's id must say which rows it saw."""
+    """A stream from a file; raises unless the spec's digest matches its rows, because ids must identify the rows."""
     digest = rows_digest(to_manifest(stream))
     if digest != (spec.stream or rows_digest(to_manifest(built))):
         raise SpecError(f"the rows of the stream are not those of the spec; use RunSpec(stream={digest!r})")

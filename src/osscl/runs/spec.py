@@ -8,7 +8,7 @@ from typing import Any
 
 from osscl.config import content_id, from_plain, plain, require
 from osscl.errors import SpecError, unknown
-from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS, method_name
+from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS_UNLIMITED, method_name
 from osscl.methods.base import DEMO, PAPER, SCHEDULES, SMOKE, Schedule
 from osscl.runs.presets import demo_sized, on_small_net, sized
 from osscl.stream.scenario import ScenarioSpec
@@ -153,7 +153,8 @@ def describe_schedule(spec: RunSpec) -> str:
         once = getattr(config, "reference_once", False) or method["reference"].get("pretrained")
         parts.append(f"reference {first}" if once else f"reference {first}/{later}")
     if "learner" in method:
-        parts.append(f"learner {schedule.epochs(method['learner']['epochs'])}")
+        longer = f"{schedule.epochs(method['epochs_first'])}/" if method.get("epochs_first") else ""
+        parts.append(f"learner {longer}{schedule.epochs(method['learner']['epochs'])}")
         floor = round(schedule.share * method["learner"]["min_updates"])
         least = f", at least {floor} learner updates a step" if floor else ""
     if not parts:
@@ -204,5 +205,5 @@ def demo_specs(seed: int, smallest: bool = False) -> dict[str, RunSpec]:
     return {
         "labels only": RunSpec(scenario, demo_sized(LABELS_ONLY), schedule, seed),
         "URSL": RunSpec(scenario, demo_sized(URSL), schedule, seed),
-        "URSL-plus": RunSpec(scenario, demo_sized(URSL_PLUS), schedule, seed),
+        "URSL-plus unlimited": RunSpec(scenario, demo_sized(URSL_PLUS_UNLIMITED), schedule, seed),
     }

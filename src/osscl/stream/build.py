@@ -18,7 +18,7 @@ def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, 
     main = banks[spec.main]
     _check(spec, banks)
     labels = main.train.labels.cpu()
-    order = torch.randperm(len(main.class_names), generator=seeded(seed, "order"))[: spec.classes].tolist()
+    order = class_order(spec, len(main.class_names), seed)
     tasks = split_classes(order, spec.classes_per_step or ())
     labeled, held_out, pool = split_rows(spec, labels, order, seed)
     steps = []
@@ -33,6 +33,13 @@ def build_stream(spec: ScenarioSpec, banks: Mapping[str, ImageBank], seed: int, 
             f"{spec.main} has no held-out rows for some step, so accuracy cannot be measured: raise validation_share"
         )
     return capped(stream, row_cap)
+
+
+def class_order(spec: ScenarioSpec, classes: int, seed: int) -> list[int]:
+    """The classes of a stream in the order in which they are learned."""
+    if spec.class_order == "natural":
+        return list(range(spec.classes))
+    return torch.randperm(classes, generator=seeded(seed, "order"))[: spec.classes].tolist()
 
 
 def capped(stream: Stream, row_cap: int | None) -> Stream:

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Generator
 
-from osscl.config import require, require_declared
+from osscl.config import added_later, require, require_declared
 from osscl.data.benchmarks import dataset
 from osscl.errors import SpecError
 
@@ -32,6 +32,9 @@ class ScenarioSpec:
     before_first: Literal["current", "skip"] = "current"  # before, t = 1: there is no past class to draw from
     validation_share: float = 0.0  # of the main training rows; if > 0, accuracy is measured on them, not on test rows
     imbalance: float = 1.0  # training images of the largest class over those of the smallest
+    class_order: Literal["random", "natural"] = added_later(
+        "random", legacy="random"
+    )  # natural: as the set numbers them
 
     def __post_init__(self) -> None:
         require(isinstance(self.peripheral, tuple), self, "peripheral", "a tuple of names")

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from osscl.data.images import ImageBank, Labeled, concat
-from osscl.methods.base import Discerning, Method, Runtime, Schedule, Setting, State, StepReport
+from osscl.methods.base import Discerning, Keeping, Method, Runtime, Schedule, Setting, State, StepReport
 from osscl.runs.run import threads_for
 from osscl.storage import read_state, write_state
 from osscl.stream.build import build_stream
@@ -53,23 +53,23 @@ TOY = ScenarioSpec(
 )
 
 
-def toy_stream(spec: ScenarioSpec = TOY, seed: int = 0) -> Stream:
-    """Three steps of two classes: noisy 8 x 8 patterns; unlabelled rows include foreign patterns."""
+def toy_stream(spec: ScenarioSpec = TOY, seed: int = 0, size: int = 8) -> Stream:
+    """Three steps of two classes: noisy patterns of `size` pixels; unlabelled rows include foreign patterns."""
     patterns = torch.rand(10, 1, 4, 4, generator=Generator().manual_seed(0)).round()
-    banks = {"toy": _bank("toy", patterns[:6], 1), "foreign toy": _bank("foreign toy", patterns[6:], 2)}
+    banks = {"toy": _bank("toy", patterns[:6], 1, size), "foreign toy": _bank("foreign toy", patterns[6:], 2, size)}
     return build_stream(spec, banks, seed)
 
 
-def _bank(name: str, patterns: Tensor, seed: int) -> ImageBank:
+def _bank(name: str, patterns: Tensor, seed: int, size: int) -> ImageBank:
     rng = Generator().manual_seed(seed)
-    train, test = (_noisy(patterns, rows, rng) for rows in (24, 10))
+    train, test = (_noisy(patterns, rows, rng, size // 4) for rows in (24, 10))
     return ImageBank(name, train, test, tuple(f"{name} {c}" for c in range(len(patterns))), content=name)
 
 
-def _noisy(patterns: Tensor, rows: int, rng: Generator) -> Labeled:
+def _noisy(patterns: Tensor, rows: int, rng: Generator, scale: int) -> Labeled:
     """`rows` images of each pattern."""
     labels = torch.arange(len(patterns)).repeat_interleave(rows)
-    clean = patterns[labels].repeat_interleave(2, 2).repeat_interleave(2, 3)
+    clean = patterns[labels].repeat_interleave(scale, 2).repeat_interleave(scale, 3)
     noise = 40 * torch.randn(clean.shape, generator=rng)
     return Labeled((48 + 160 * clean + noise).clamp(0, 255).to(torch.uint8), labels)
 
@@ -112,13 +112,16 @@ class Interrupted(Exception):
     """Raised by the battery to stop a method."""
 
 
-def check_method(method: type, config: object | None = None) -> None:
-    """Raise AssertionError if a method breaks the contract; `config` is `method.Config()` by default."""
+def check_method(method: type, config: object | None = None, stream: Stream | None = None) -> None:
+    """Raise AssertionError if a method breaks the contract; `config` is `method.Config()` by default.
+
+    `stream` is `toy_stream()` by default; a method that cannot use its tiny images or memory brings one of its own.
+    """
     if config is None:
         if not hasattr(method, "Config"):
             raise TypeError(f"check_method needs a config for {method.__name__}, which has no Config of its own")
         config = method.Config()
-    stream = toy_stream()
+    stream = stream or toy_stream()
     make = maker(method, config, stream)
     with threads_for(make()):
         for check in CHECKS:
@@ -196,6 +199,26 @@ def check_memory(make: Maker, stream: Stream) -> None:
         _claim("memory", max(counts) - min(counts) <= 1, f"images per class at step {t + 1} are {counts}, not balanced")
 
 
+def check_kept(make: Maker, stream: Stream) -> None:
+    """After a step, nothing in the state but what kept() names is larger if the step has more images."""
+    size, sizes = stream.main.train.images.shape[-1], []
+    for times in (1, 2):
+        spec = stream.spec
+        more = {"labels_per_class": (spec.labels_per_class or 1) * times, "related": (spec.related or 0) * times}
+        agent, larger = make(), toy_stream(replace(spec, **more), stream.seed, size)  # type: ignore[arg-type]
+        _learn(agent, larger)
+        found = leaves(agent.state(), "", set())
+        kept = list(agent.kept().values()) if isinstance(agent, Keeping) else []
+        sizes.append({name: leaf.numel() for name, leaf in found.items() if _is_uncounted(leaf, kept)})
+    grown = [name for name in sizes[0] if sizes[1].get(name, 0) > sizes[0][name]] + [*sizes[1].keys() - sizes[0]]
+    _claim("kept", not grown, f"{''.join(grown[:1]).lstrip('.')} grows with the data, and kept() does not name it")
+
+
+def _is_uncounted(leaf: Any, kept: list[Tensor]) -> bool:
+    """Whether a leaf of a state is a tensor other than those that a method says it keeps."""
+    return isinstance(leaf, Tensor) and not any(leaf.shape == one.shape and torch.equal(leaf, one) for one in kept)
+
+
 def check_empty_world(make: Maker, stream: Stream) -> None:
     """Steps without unlabelled images work: all of them, or only the first."""
     for empty in (range(len(stream)), range(1)):
@@ -268,6 +291,7 @@ CHECKS: tuple[Callable[[Maker, Stream], None], ...] = (
     check_step_unchanged,
     check_empty_world,
     check_memory,
+    check_kept,
     check_same_seed,
     check_no_global_randomness,
     check_predict_changes_nothing,

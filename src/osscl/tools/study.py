@@ -17,11 +17,11 @@ from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError
 from osscl.methods.base import PhaseReport, Phases, Progress, Runtime
 from osscl.methods.co2l import Co2lConfig
-from osscl.methods.gate import fit_gate
+from osscl.methods.gate import Segregated, fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.runs.evaluate import evaluate
-from osscl.runs.model import load, read_spec
+from osscl.runs.model import load_model, read_spec
 from osscl.runs.run import load_banks, setting_of
 from osscl.runs.spec import RunSpec
 from osscl.stream.build import build_stream
@@ -152,13 +152,13 @@ def study_heads(
     if type(spec.method) not in (UrslConfig, Co2lConfig) or not spec.scenario.validation_share:
         raise SpecError(f"heads are studied on runs of ursl or co2l with --validation, not {folder}")
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
-    agent: Any = load(folder, device).agent
+    agent: Any = load_model(folder, device).agent
     step, results = stream.step(len(stream) - 1), []
     for changes in variants:
         began = time.perf_counter()
         agent.config = override(spec.method, [f"head.{change}" for change in changes])
         if isinstance(agent, Ursl):
-            agent.fit_head(step, agent.segregate(step))
+            agent.fit_head(step, Segregated(agent.setting.no_images(), step.unlabeled[:0]))  # its head needs no gate
         else:
             agent.fit_head(step)
         results.append(HeadVariant(tuple(changes), evaluate(agent, stream, step.index)[1], time.perf_counter() - began))
