@@ -1,0 +1,177 @@
+"""Two yardsticks: a head on the reference alone, without a learner; and plain training on all labels at hand."""
+
+from dataclasses import dataclass, field
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from osscl.config import require, require_declared
+from osscl.data.images import Labeled, columns_of, concat
+from osscl.learn.batches import Shuffled
+from osscl.learn.linear_head import OUR_HEAD, Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.memory import Memory
+from osscl.learn.optimiser import OptimiserConfig
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.reference import Reference, ReferenceConfig
+from osscl.seeding import seeded
+from osscl.stream.step import Step
+from osscl.vision.backbones import require_backbone
+from osscl.vision.encoder import Classifier, build_on_device, in_chunks
+from osscl.vision.randaugment import WeakAugmentation, weak_view
+
+COSINE = OptimiserConfig("sgd", 0.1, min_rate=0.0, decay=5e-4)
+
+
+@dataclass(frozen=True)
+class ReferenceOnlyConfig:
+    """URSL's reference and its head."""
+
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    head: HeadConfig = OUR_HEAD
+
+    def __post_init__(self) -> None:
+        require_declared(self)
+
+    @property
+    def needs_reference(self) -> bool:
+        return True
+
+    @property
+    def wants_whole_pool(self) -> bool:
+        return self.reference.pretrained
+
+
+class ReferenceOnly:
+    """The agent: a reference network, a memory and a head; no learner."""
+
+    Config = ReferenceOnlyConfig
+
+    def __init__(self, config: ReferenceOnlyConfig, setting: Setting, runtime: Runtime) -> None:
+        self.config, self.setting, self.runtime = config, setting, runtime
+        self.classes: list[int] = []
+        self.phases = Phases(setting, runtime)
+        self.reference = Reference(config.reference, setting, self.phases)
+        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.head: Head | None = None
+
+    def learn(self, step: Step) -> StepReport:
+        """One step: the reference on U_t, the head on T_t and M, the memory."""
+        if self.phases.begin_step(step.index):
+            self.classes.extend(step.new_classes)
+            self.memory.add(step.further)
+        self.reference.learn(step.unlabeled, step.index)
+        with self.phases.timed("head"):
+            self.fit_head(step)
+            rng = seeded(self.setting.seed, "memory", step.index)
+            self.memory.update(step.labeled, self.classes, "random", rng)
+        return StepReport(self.phases.reports())
+
+    def fit_head(self, step: Step) -> None:
+        labeled = concat(step.labeled, self.memory.without(step.new_classes))
+        names, cap = ("head", step.index), self.setting.schedule.max_updates
+        augmentation, seed = self.setting.augmentation, self.setting.seed
+        fit = HeadFit(self.reference.encoder, labeled, list(self.classes), augmentation, seed, names, cap)
+        self.head = fit_head(self.config.head, fit)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits (n, classes seen so far); changes nothing."""
+        if self.head is None:
+            raise RuntimeError("predict() before the first learn()")
+        return self.head(in_chunks(self.reference.encoder.features, images))
+
+    def state(self) -> State:
+        return {
+            "classes": list(self.classes),
+            "phases": self.phases.state(),
+            "reference": self.reference.state(),
+            "memory": vars(self.memory.labeled),
+            "head": vars(self.head) if self.head is not None else None,
+        }
+
+    def load_state(self, state: State) -> None:
+        device = self.runtime.device
+        self.classes = list(state["classes"])
+        self.phases.load_state(state["phases"])
+        self.reference.load_state(state["reference"])
+        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None
+
+
+@dataclass(frozen=True)
+class SupervisedConfig:
+    """Cross-entropy on labelled images."""
+
+    backbone: str = "resnet18"
+    epochs: int = 200
+    batch: int = 128
+    optimiser: OptimiserConfig = COSINE
+
+    def __post_init__(self) -> None:
+        require_backbone(self.backbone)
+        require_declared(self)
+        require(self.epochs > 0, self, "epochs", "positive")
+        require(self.batch > 1, self, "batch", "at least 2")
+
+    @property
+    def demo_changes(self) -> dict[str, int]:
+        return {"epochs": 100}
+
+
+class Supervised:
+    """The agent: a classifier and a memory. In a stream of one step it is trained on all labels at once."""
+
+    Config = SupervisedConfig
+
+    def __init__(self, config: SupervisedConfig, setting: Setting, runtime: Runtime) -> None:
+        self.config, self.setting, self.runtime = config, setting, runtime
+        self.classes: list[int] = []
+        rng, precision = seeded(setting.seed, "init", "model"), runtime.precision
+        images, kind = setting.images, config.backbone
+        self.model = build_on_device(lambda: Classifier(kind, images, precision), rng, runtime.device)
+        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.views = WeakAugmentation(setting.augmentation.flip)
+        self.phases = Phases(setting, runtime)
+
+    def learn(self, step: Step) -> StepReport:
+        """One step: the classifier on T_t and M, the memory."""
+        if self.phases.begin_step(step.index):
+            self.model.head.grow(len(step.new_classes), seeded(self.setting.seed, "head", step.index))
+            self.classes.extend(step.new_classes)
+            self.memory.add(step.further)
+        self.train(concat(step.labeled, self.memory.labeled))
+        rng = seeded(self.setting.seed, "memory", step.index)
+        self.memory.update(step.labeled, self.classes, "random", rng)
+        return StepReport(self.phases.reports())
+
+    def train(self, pool: Labeled) -> None:
+        config, device = self.config, self.runtime.device
+        columns = columns_of(pool.labels, self.classes)
+        batches = Shuffled(len(pool), config.batch, self.setting.seed, ("model", self.phases.step), device)
+        phase = self.phases.train("model", [self.model], config.optimiser, config.epochs, [(batches, 1)])
+
+        def update(rows: Tensor, u: Tensor) -> Tensor:
+            loss = F.cross_entropy(self.model(weak_view(pool.images[rows], u, self.views)), columns[rows])
+            phase.step(loss)
+            return loss.detach()
+
+        replay = phase.capture(update)
+        for batch in phase.batches():
+            phase.report(replay(*batch))
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Logits (n, classes seen so far); changes nothing."""
+        return in_chunks(self.model, images)
+
+    def state(self) -> State:
+        return {
+            "classes": list(self.classes),
+            "model": self.model.state_dict(),
+            "memory": vars(self.memory.labeled),
+            "phases": self.phases.state(),
+        }
+
+    def load_state(self, state: State) -> None:
+        self.classes = list(state["classes"])
+        self.model.load(state["model"])
+        self.memory.labeled = Labeled(**state["memory"]).to(self.runtime.device)
+        self.phases.load_state(state["phases"])
