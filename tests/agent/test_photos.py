@@ -1,5 +1,6 @@
 """Agents with a pretrained encoder, on drawn pictures and an encoder that one can follow."""
 
+import io
 import json
 import os
 from pathlib import Path
@@ -11,11 +12,12 @@ import torch.nn.functional as F
 from PIL import Image
 
 import osscl
-from osscl.agent import photos, store
+from osscl.agent import examples, photos, store
 from osscl.agent.classifier import ContinualClassifier, learner_from_entry
 from osscl.agent.sorting import predict_embedded
 from osscl.config import plain
 from osscl.errors import DataError, SpecError, UserError
+from osscl.storage import write_state
 from osscl.tools.battery import difference
 from osscl.vision.preprocessing import Preprocessing
 from osscl.vision.pretrained import load_encoder
@@ -85,9 +87,9 @@ def test_it_learns_in_two_steps_and_detects_unknown_kinds(memory):
 def test_the_requested_share_of_known_images_is_rejected():
     made = agent(reject=0.2).fit(*labeled(0, 1, 2, 3, count=20), pile())
     images, _ = labeled(0, 1, 2, 3, count=50, seed=5)
-    found = made.predict(images)
+    found = made.predict_detailed(images)
     assert 0.1 < float((~found.known).float().mean()) < 0.3
-    assert float((~made.predict(images, 0.02).known).float().mean()) < 0.08
+    assert float((~made.predict_detailed(images, 0.02).known).float().mean()) < 0.08
     assert found.calibrated and float(found.scores.min()) > 0 and float(found.scores.max()) < 1
     top = found.top(3)[0]
     assert top[0] == (found.names[0], float(found.probabilities[0])) and len(top) == 3
@@ -96,8 +98,8 @@ def test_the_requested_share_of_known_images_is_rejected():
 
 def test_images_of_the_pile_are_judged_like_others():
     made = agent().fit(*labeled(0, 1, count=15), pile())
-    inside = made.predict([image for c in (0, 1) for image in kind(c, 12, seed=1)]).scores.mean()
-    outside = made.predict([image for c in (0, 1) for image in kind(c, 40, seed=9)]).scores.mean()
+    inside = made.predict_detailed([image for c in (0, 1) for image in kind(c, 12, seed=1)]).scores.mean()
+    outside = made.predict_detailed([image for c in (0, 1) for image in kind(c, 40, seed=9)]).scores.mean()
     assert abs(float(inside - outside)) < 0.25
 
 
@@ -118,7 +120,7 @@ def test_files_images_and_arrays_are_equal_inputs(tmp_path):
     from_files = agent().fit([tmp_path / f"{i}.png" for i in range(16)], labels)
     from_array = agent().fit(np.stack([np.asarray(image).transpose(2, 0, 1) for image in images]), labels)
     tests = kind(1, 5, seed=3)
-    assert from_files.predict(tests).names == from_array.predict(tests).names
+    assert from_files.predict_detailed(tests).names == from_array.predict_detailed(tests).names
     assert from_array.learned_as(images) == labels
     for path in tmp_path.glob("*.png"):
         path.unlink()  # earlier images are not needed
@@ -148,9 +150,9 @@ def test_an_interrupted_step_gives_the_same_bits(tmp_path, monkeypatch):
 def test_other_weights_are_refused(tmp_path, monkeypatch):
     made = two_steps()
     made.save(tmp_path)
-    assert difference(vars(ContinualClassifier.load(tmp_path).predict(pile())), vars(made.predict(pile()))) is None
-    with pytest.raises(DataError, match=r"use osscl\.ContinualClassifier\.load"):
-        osscl.load(tmp_path)
+    again = ContinualClassifier.load(tmp_path)
+    assert difference(vars(again.predict_detailed(pile())), vars(made.predict_detailed(pile()))) is None
+    assert difference(vars(osscl.load(tmp_path, "cpu").predict(pile())), vars(made.predict_detailed(pile()))) is None
     monkeypatch.setattr(photos, "load_encoder", lambda *_: Quarters("other"))
     with pytest.raises(DataError, match="the weights of quarters are not those that the agent was trained with"):
         ContinualClassifier.load(tmp_path)
@@ -174,7 +176,7 @@ def test_classes_are_renamed_merged_and_removed_and_back_undoes_it(tmp_path, mem
         "merged kind 1 into zero",
         "removed kind 3",
     ]
-    assert {*made.predict([*kind(0, 5, 4), *kind(1, 5, 4)]).names} == {"zero"}
+    assert {*made.predict_detailed([*kind(0, 5, 4), *kind(1, 5, 4)]).names} == {"zero"}
     assert "kind 3" not in made.learner.knowledge.kept_labels
     assert made.learned_as([kind(3, 1)[0], kind(1, 1)[0]]) == [None, "zero"]
     assert ContinualClassifier.load(tmp_path).class_names == made.class_names
@@ -220,6 +222,84 @@ def test_wrong_changes_are_refused_and_change_nothing():
     assert difference(made.entry()["knowledge"], before) is None and len(made.history) == 2
 
 
+# ----- example pictures
+
+
+def colour_of(jpeg):
+    """The mean colour of a stored example."""
+    image = Image.open(io.BytesIO(jpeg))
+    assert image.format == "JPEG" and image.size == (112, 112)
+    return np.asarray(image).mean((0, 1))
+
+
+def plain_kind(colour, count):
+    made = [Image.new("RGB", (40, 30), colour) for _ in range(count)]
+    for i, image in enumerate(made):
+        image.paste("white", (12, 10, 16 + 3 * i, 16))  # or their embeddings would be equal
+    return made
+
+
+@pytest.mark.parametrize("memory", [0, 3, 1000])
+def test_examples_are_kept_of_the_images_in_memory_alone(memory, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(
+        examples, "small_jpeg", lambda image, make=examples.small_jpeg: decoded.append(1) or make(image)
+    )
+    made = agent(memory=memory).fit(*labeled(0, 1), pile())
+    known = made.learner.knowledge
+    assert len(known.kept_examples) == len(known.kept_labels) == len(decoded) == min(memory, 16)
+    assert all(len(jpeg) < 6000 for jpeg in known.kept_examples)
+    assert len(made.model.examples("kind 0", 5)) == min(5, known.kept_labels.count("kind 0"))
+    assert made.model.examples("no such class", 5) == []
+    near = made.model.nearest_examples(known.kept, 3)
+    assert all(len(found) == min(3, memory) for found in near)
+    if memory:
+        assert [found[0].jpeg for found in near] == [*known.kept_examples]
+        assert [found[0].similarity for found in near] == pytest.approx([1.0] * len(near))
+    else:
+        assert made.model.nearest_examples(torch.ones(2, 60), 3) == [[], []]
+
+
+def test_examples_follow_their_image_through_changes_and_files(tmp_path):
+    images = [*plain_kind("red", 2), *plain_kind("blue", 2), *plain_kind("lime", 2)]
+    made = agent().fit(images, ["red", "red", "blue", "blue", "lime", "lime"])
+    made.rename("red", "rouge").relabel(images[2], "lime").remove("rouge")
+    made.save(tmp_path)
+    read = ContinualClassifier.load(tmp_path).model
+    assert [len(read.examples(name, 9)) for name in ("rouge", "red", "blue", "lime")] == [0, 0, 1, 3]
+    moved = [colour_of(jpeg).argmax() for jpeg in read.examples("lime", 9)]
+    assert sorted(moved) == [1, 1, 2]  # two green ones and the relabelled blue one
+    made.merge("blue", "lime").save(tmp_path)
+    assert len(ContinualClassifier.load(tmp_path).model.examples("lime", 9)) == 4
+    store.go_back(tmp_path, "model-4", lambda entry: learner_from_entry(entry, torch.device("cpu")))
+    assert len(ContinualClassifier.load(tmp_path).model.examples("blue", 9)) == 1
+
+
+def test_a_file_that_changed_after_it_was_embedded_gives_no_example(tmp_path):
+    for i, image in enumerate(kind(0, 3)):
+        image.save(tmp_path / f"{i}.png")
+    made = agent()
+    step = made.learner.check([tmp_path / f"{i}.png" for i in range(3)], ["a"] * 3, None)
+    kind(1, 1)[0].save(tmp_path / "1.png")
+    (tmp_path / "2.png").unlink()
+    made.fit_step(step)
+    assert [bool(jpeg) for jpeg in made.learner.knowledge.kept_examples] == [True, False, False]
+    assert len(made.model.examples("a", 9)) == 1 and len(made.model.nearest_examples(step.rows, 3)[1]) == 1
+
+
+def test_an_agent_saved_without_examples_still_loads_and_learns(tmp_path):
+    made = two_steps()
+    entry = made.entry()
+    del entry["knowledge"]["kept_examples"]
+    write_state(tmp_path / "model", entry)
+    old = ContinualClassifier.load(tmp_path)
+    assert old.predict_detailed(pile()).names == made.predict_detailed(pile()).names
+    assert old.model.examples("kind 0", 3) == [] and old.model.nearest_examples(torch.ones(1, 60), 3) == [[]]
+    with old.saving_to(tmp_path):
+        old.update(*labeled(4))
+    assert len(ContinualClassifier.load(tmp_path).model.examples("kind 4", 9)) == 8
+
+
 # ----- unusual input
 
 
@@ -236,10 +316,10 @@ def test_wrong_changes_are_refused_and_change_nothing():
 )
 def test_few_or_odd_images_work(images, labels, unlabeled, memory):
     made = agent(memory=memory).fit(images, labels, unlabeled)
-    found = made.predict(kind(3, 4))
+    found = made.predict_detailed(kind(3, 4))
     assert bool(found.probabilities.isfinite().all()) and bool(found.scores.isfinite().all())
     made.update(*labeled(4), kind(5, 3))
-    assert bool(made.predict(images).probabilities.isfinite().all())
+    assert bool(made.predict_detailed(images).probabilities.isfinite().all())
 
 
 @pytest.mark.parametrize(
@@ -253,9 +333,10 @@ def test_few_or_odd_images_work(images, labels, unlabeled, memory):
         ({"encoder": Quarters(), "memory": -1}, "memory"),
     ],
 )
-def test_wrong_settings_are_refused(fields, words):
+def test_wrong_settings_are_refused_before_images_are_read(fields, words):
+    made = ContinualClassifier(**fields)
     with pytest.raises((SpecError, DataError), match=words):
-        ContinualClassifier(**fields)
+        made.fit(["nowhere.jpg"], ["a"])
 
 
 def test_wrong_images_are_refused(tmp_path):

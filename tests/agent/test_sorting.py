@@ -48,7 +48,7 @@ def test_any_class_name_becomes_a_distinct_folder():
 def test_a_contact_sheet_escapes_text_and_limits_pictures():
     path = PurePosixPath("a&b", "<x> #1.png")
     picture = ShownPicture(path, "<i>", '"', Path("nowhere"))
-    page = contact_sheet("Q&A", ["a < b"], {"a&b": [picture] * (MOST_SHOWN + 1)})
+    page = contact_sheet("Q&A", ["a < b"], {"a&b": [picture] * (MOST_SHOWN + 1)}, {"a&b": MOST_SHOWN + 1})
     assert "<i>" not in page and "a &lt; b" in page and "Q&amp;A" in page and f"the first {MOST_SHOWN} shown" in page
     assert 'src="a%26b/%3Cx%3E%20%231.png"' in page and page.count("<img") == MOST_SHOWN
 
@@ -151,8 +151,10 @@ def test_wrong_calls_are_refused_and_write_nothing(refuses, shelf, tmp_path):
     refuses("sort", shelf / "agent", tmp_path / "no", "--into", tmp_path / "new", words="does not exist")
     refuses("sort", shelf, pile, "--into", tmp_path / "new", words="no model in")
     refuses("sort", shelf / "agent", pile, "--into", tmp_path / "new", "--threshold", "nan", words="must be a number")
-    refuses("sort", shelf / "agent", pile, "--into", pile / "sorted", words="would count as more pictures")
-    refuses("sort", shelf / "agent", pile, "--into", shelf / "agent" / "sorted", words="give another")
+    refuses("sort", shelf / "agent", pile, "--into", pile / "sorted", words="give an output folder outside it")
+    refuses(
+        "sort", shelf / "agent", pile, "--into", shelf / "agent" / "sorted", words="give an output folder outside it"
+    )
     assert not (pile / "sorted").exists() and not (shelf / "agent" / "sorted").exists()
     assert not (tmp_path / "new").exists() and (tmp_path / "full" / "mine.txt").read_text() == "mine"
 

@@ -145,10 +145,6 @@ def test_a_jpeg_that_is_shrunk_while_decoded_may_be_larger_than_others(tmp_path,
     refused(paths[0])
 
 
-def test_heic_counts_as_a_photograph_with_and_without_its_package():
-    assert {".heic", ".heif", ".jpg", ".webp", ".ppm"} <= pictures.photo_suffixes()
-
-
 def test_a_large_transparent_picture_takes_little_more_than_itself(tmp_path):
     side = 6000  # 144 MB decoded
     path = saved(tmp_path / "a.png", Image.new("RGBA", (side, side), (9, 9, 9, 99)), compress_level=1)

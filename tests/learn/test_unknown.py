@@ -5,7 +5,16 @@ import torch
 from torch import Tensor
 
 from osscl.learn.embedded import fit_embedding_head, summarise
-from osscl.learn.unknown import Calibration, PileSums, Unknown, copies_in, fit_unknown, marks_of, summarise_pile
+from osscl.learn.unknown import (
+    Calibration,
+    KnownScores,
+    PileSums,
+    Unknown,
+    copies_in,
+    fit_unknown,
+    marks_of,
+    summarise_pile,
+)
 
 WIDTHS = (48,)
 KINDS = torch.randn(10, 48, generator=torch.Generator().manual_seed(3))
@@ -107,3 +116,18 @@ def test_calibration_and_world_survive_storing_renaming_and_removal():
     assert torch.equal(again.scatters[0], model.world.scatters[0]) and torch.equal(again.marks, model.world.marks)
     kept: Calibration = model.calibration.renamed("3", "0").without("1")
     assert set(kept.owners.tolist()) == {0, 2} and len(kept.parts) == 45
+
+
+@pytest.mark.parametrize("reject", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("count", [10, 200])  # Student's t, and the scores themselves
+def test_the_threshold_is_where_the_share_of_known_rows_below_reaches_the_rejected_share(reject, count):
+    scores = torch.randn(count, generator=torch.Generator().manual_seed(count), dtype=torch.float64)
+    known = KnownScores(("cat", "owl"), scores, torch.arange(count) % 2)
+    cats = torch.zeros(2, dtype=torch.long)
+    around = known.locations(("cat",)) + known.threshold(reject) + torch.tensor([-1e-6, 1e-6])
+    below, above = known.share_below(around, cats, ("cat", "owl")).tolist()
+    assert below < reject <= above
+
+
+def test_one_score_rejects_nothing():
+    assert KnownScores(("cat",), torch.zeros(1), torch.zeros(1, dtype=torch.long)).threshold(0.05) is None

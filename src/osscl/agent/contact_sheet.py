@@ -61,9 +61,11 @@ class ShownPicture:
         return "data:image/jpeg;base64," + b64encode(made.getvalue()).decode()
 
 
-def contact_sheet(title: str, notes: Sequence[str], folders: Mapping[str, Sequence[ShownPicture]]) -> str:
-    """Render the page, which is stored beside the folders it shows."""
-    parts = [(folder, _count(len(pictures)), pictures[:MOST_SHOWN]) for folder, pictures in folders.items()]
+def contact_sheet(
+    title: str, notes: Sequence[str], folders: Mapping[str, Sequence[ShownPicture]], counts: Mapping[str, int]
+) -> str:
+    """Render the page, which is stored beside the folders it shows; `counts` are the pictures in each folder."""
+    parts = [(folder, _count(counts[folder]), pictures[:MOST_SHOWN]) for folder, pictures in folders.items()]
     page = Environment(autoescape=True).from_string(PAGE).render(title=title, notes=notes, folders=parts)
     return page.encode("utf-8", "replace").decode()  # file names need not be valid text
 

@@ -5,7 +5,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +49,14 @@ class Embedded:
     rows: Array  # int64 (n,): their rows in the store
     skipped: tuple[Skipped, ...] = ()
     notes: tuple[str, ...] = ()  # conversions and oddities, one line each kind
+    source: Callable[[int], Path | Image.Image] | None = None  # the i-th of the given pictures
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def pictures(self) -> "tuple[Callable[[], Path | Image.Image], ...]":
+        """How to get each embedded picture as it was given."""
+        return () if self.source is None else tuple(partial(self.source, int(i)) for i in self.indices)
 
     def values(self) -> Array:
         """The embeddings, float32 (n, views, dim), checked and in memory."""
@@ -90,7 +96,8 @@ def embed_paths(
         content = read_content(paths[i])
         return Source(file_key(content), lambda: decode_photo(content, paths[i], encoder.size))
 
-    return _embed(len(paths), source, encoder, store, progress, workers, named=lambda i: str(paths[i]))
+    found = _embed(len(paths), source, encoder, store, progress, workers, named=lambda i: str(paths[i]))
+    return replace(found, source=paths.__getitem__)
 
 
 def embed_images(
@@ -121,7 +128,8 @@ def embed_images(
         image = picture(i)
         return Source(pixels_key(image), lambda: Picture(image))
 
-    return _embed(len(images), source, encoder, store, progress, workers, named=lambda i: f"image {i}")
+    made = _embed(len(images), source, encoder, store, progress, workers, named=lambda i: f"image {i}")
+    return replace(made, source=picture)
 
 
 def file_key(content: bytes) -> bytes:

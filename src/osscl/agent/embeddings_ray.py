@@ -57,7 +57,7 @@ def embed_on_ray(
     store.refresh()
     collector = Collector(encoder, store, len(paths), named=lambda i: str(paths[i]))
     if not paths:
-        return collector.done()
+        return replace(collector.done(), source=paths.__getitem__)
     size = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
     items = [{"index": i, "path": str(path)} for i, path in enumerate(paths)]
     blocks = min(MOST_BLOCKS, -(-len(paths) // BLOCK))
@@ -72,12 +72,12 @@ def embed_on_ray(
     done = 0
     for batch in made.iter_batches(batch_size=None, batch_format="numpy"):
         if batch["other"].any():
-            raise DataError(f"{encoder.name} has different weights on a worker of the cluster than here")
+            raise DataError(f"a worker of the cluster has different weights for {encoder.name}")
         for i, work in _unpacked(batch, store):
             collector.add(i, work)
             done += 1
             progress(done, len(paths))
-    return collector.done()
+    return replace(collector.done(), source=paths.__getitem__)
 
 
 class Embedder:

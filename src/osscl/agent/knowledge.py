@@ -11,17 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from osscl.agent.examples import MakeExamples, no_examples, pack_examples, unpack_examples
 from osscl.learn.embedded import (
     ClassSums,
     EmbeddingHead,
     LazySpreads,
     Trials,
-    candidates,
-    choose_candidate,
     fit_embedding_head,
     summarise,
+    weigh_candidates,
 )
 from osscl.learn.unknown import Calibration, PileSums, Unknown, fit_unknown, unknown_from
+
+Memory = tuple[Tensor, tuple[str, ...], tuple[bytes, ...]]  # labelled rows, their classes and example pictures
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Knowledge:
     calibration: Calibration
     kept: Tensor  # (m, width) float32 labelled rows in memory
     kept_labels: tuple[str, ...]
+    kept_examples: tuple[bytes, ...]  # a small JPEG of each, empty where there is none
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -41,9 +44,8 @@ class Knowledge:
 
     @cached_property
     def head(self) -> EmbeddingHead:
-        ways = candidates(len(self.sums.means))
-        chosen, temperature = choose_candidate(self.trials, ways, self.sums)
-        return EmbeddingHead(self.sums, LazySpreads(self.sums), chosen, temperature, self.trials)
+        voices = weigh_candidates(self.trials, self.sums)
+        return EmbeddingHead(self.sums, LazySpreads(self.sums), voices, self.trials)
 
     @cached_property
     def unknown(self) -> Unknown:
@@ -73,7 +75,8 @@ class Knowledge:
         labels = [new if is_it else label for is_it, label in zip(same, self.kept_labels, strict=True)]
         left = [i for i, label in enumerate(labels) if label is not None]
         kept_labels = tuple(label for label in labels if label is not None)
-        edited = replace(self, kept=self.kept[left], kept_labels=kept_labels)
+        examples = tuple(self.kept_examples[i] for i in left)
+        edited = replace(self, kept=self.kept[left], kept_labels=kept_labels, kept_examples=examples)
         scores = self.calibration if old in sums.names else self.calibration.without(old)
         return edited._edited(sums, scores, lambda name: name if name in sums.names else None)
 
@@ -85,7 +88,8 @@ class Knowledge:
         names = [rename(name) for name in self.kept_labels]
         left = [i for i, name in enumerate(names) if name is not None]
         kept, labels = self.kept[left], tuple(name for name in names if name is not None)
-        return _refitted(sums, self.world, kept, labels, (kept, labels), self.trials, calibration)
+        memory = kept, labels, tuple(self.kept_examples[i] for i in left)
+        return _refitted(sums, self.world, kept, labels, memory, self.trials, calibration)
 
     def state(self) -> dict[str, Any]:
         """As nested tensors and lists to store."""
@@ -97,6 +101,7 @@ class Knowledge:
             "calibration": {"names": list(self.calibration.names), **self.calibration.state()},
             "kept": self.kept,
             "kept_labels": list(self.kept_labels),
+            "kept_examples": pack_examples(self.kept_examples),
         }
 
     @classmethod
@@ -109,15 +114,23 @@ class Knowledge:
             Calibration(tuple(scores["names"]), scores["parts"], scores["owners"]),
             state["kept"],
             tuple(state["kept_labels"]),
+            unpack_examples(state.get("kept_examples"), len(state["kept_labels"])),
         )
 
 
 def learn_rows(
-    before: Knowledge | None, rows: Tensor, labels: Sequence[str], pile: PileSums, widths: Sequence[int], memory: int
+    before: Knowledge | None,
+    rows: Tensor,
+    labels: Sequence[str],
+    pile: PileSums,
+    widths: Sequence[int],
+    memory: int,
+    make_examples: MakeExamples = no_examples,
 ) -> Knowledge:
     """Learn labelled rows (n, width) and the sums of a pile on top of what is known; then n may be 0.
 
     Labelled rows in memory are judged again with the new classes. With memory 0 only the scores they left count.
+    Example pictures are made only of new rows that stay in memory.
     """
     sums = before.sums if before is not None else None
     if labels:
@@ -130,7 +143,10 @@ def learn_rows(
     kept = rows if before is None else torch.cat((before.kept, rows))
     kept_labels = (*(() if before is None else before.kept_labels), *labels)
     in_memory = _balanced(kept_labels, memory)
-    memorized = kept[in_memory], tuple(kept_labels[i] for i in in_memory)
+    past: tuple[bytes, ...] = () if before is None else before.kept_examples
+    new = make_examples([i - len(past) for i in in_memory if i >= len(past)])
+    examples = (*(past[i] for i in in_memory if i < len(past)), *new)
+    memorized = kept[in_memory], tuple(kept_labels[i] for i in in_memory), examples
     carried = before if before is not None and not len(before.kept) else None
     trials = carried.trials if carried is not None else None
     calibration = carried.calibration if carried is not None else None
@@ -142,11 +158,11 @@ def _refitted(
     world: PileSums,
     rows: Tensor,
     labels: Sequence[str],
-    memory: tuple[Tensor, tuple[str, ...]],
+    memory: Memory,
     trials: Trials | None,
     calibration: Calibration | None,
 ) -> Knowledge:
-    """Choose the head and calibrate on these rows, each left out; without any row, keep the earlier choice."""
+    """Weigh heads and calibrate on these rows, each left out; without any row, keep the earlier results."""
     if not len(rows) and trials is not None and calibration is not None:
         return Knowledge(sums, world, trials, calibration, *memory)
     targets = torch.tensor([sums.names.index(label) for label in labels], dtype=torch.long)

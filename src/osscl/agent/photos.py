@@ -16,6 +16,7 @@ from torch import Tensor
 
 from osscl.agent.embedding_store import EmbeddingStore
 from osscl.agent.embeddings import Embedded, embed_images, embed_paths, open_store, silent
+from osscl.agent.examples import Example, GetPicture, digest_of_key, make_examples, no_examples
 from osscl.agent.inputs import Images, as_class_names, require_consistent
 from osscl.agent.knowledge import Knowledge, learn_rows
 from osscl.agent.store import HeadChoice, StepOutcome
@@ -24,10 +25,10 @@ from osscl.data.cache import cache_dir
 from osscl.data.folders import ReadProgress
 from osscl.device import prepare
 from osscl.errors import DataError, UserError, unknown
-from osscl.learn.embedded import DISCRIMINANTS, MEANS, candidates
+from osscl.learn.embedded import DISCRIMINANTS, MEANS, split_layers
 from osscl.learn.grouping import comparable
 from osscl.learn.unknown import summarise_pile
-from osscl.runs.model import Prediction
+from osscl.runs.model import Prediction, joined
 from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder, one_thread
 
 Photos = Images | Sequence[str | Path | Image.Image]
@@ -59,6 +60,7 @@ class PhotoStep:
     unlabeled: Embedded
     unlabeled_digests: Tensor  # (m,) int64
     content: str
+    pictures: tuple[GetPicture, ...] = ()  # of the labelled images, for examples; may be empty
     skipped: int = 0
 
     @property
@@ -68,12 +70,19 @@ class PhotoStep:
     def only(self, rows: Sequence[int]) -> Self:
         labels = tuple(self.labels[row] for row in rows)
         digests = tuple(self.digests[row] for row in rows)
-        skipped = len(self.labels) - len(rows)
-        return replace(self, rows=self.rows[list(rows)], labels=labels, digests=digests, skipped=skipped)
+        pictures = tuple(self.pictures[row] for row in rows) if self.pictures else ()
+        left, skipped = self.rows[list(rows)], len(self.labels) - len(rows)
+        return replace(self, rows=left, labels=labels, digests=digests, pictures=pictures, skipped=skipped)
+
+    def examples(self, rows: Sequence[int]) -> list[bytes]:
+        """Small JPEGs of these labelled images, made now."""
+        if not self.pictures:
+            return no_examples(rows)
+        return make_examples([self.pictures[row] for row in rows], [self.digests[row] for row in rows])
 
 
 class PhotoLearner:
-    """Statistics of embeddings: class means, a shared covariance, a head chosen by leaving images out."""
+    """Statistics of embeddings: class means, a shared covariance, heads weighed by leaving images out."""
 
     def __init__(self, encoder: PretrainedEncoder, settings: PhotoSettings, device: torch.device) -> None:
         self.settings, self.device, self.engine = settings, device, "local"
@@ -128,7 +137,7 @@ class PhotoLearner:
         require_consistent(digests, names)
         others = torch.tensor(image_digests(pile), dtype=torch.long)
         content = hashlib.blake2b(repr((digests, names)).encode() + others.numpy().tobytes(), digest_size=16)
-        return PhotoStep(image_rows(labeled), names, digests, pile, others, content.hexdigest())
+        return PhotoStep(image_rows(labeled), names, digests, pile, others, content.hexdigest(), labeled.pictures())
 
     def digests(self, images: Photos) -> tuple[int, ...]:
         return image_digests(self.embed(images))
@@ -158,7 +167,8 @@ class PhotoLearner:
         with one_thread():  # for the same bits on any number of cores
             pile = summarise_pile((part[mask] for part, mask in _pile_rows(given, fresh)), self.encoder.widths)
             memory, widths = self.settings.memory, self.encoder.widths
-            self.knowledge = learn_rows(self.knowledge, given.rows, given.labels, pile, widths, memory)
+            before, examples = self.knowledge, given.examples
+            self.knowledge = learn_rows(before, given.rows, given.labels, pile, widths, memory, examples)
             self.pile_digests = torch.cat((self.pile_digests, given.unlabeled_digests[fresh])).sort().values
             let_in = self._count_known(given) if len(given.unlabeled) else None
         return StepOutcome(len(given.unlabeled), let_in, time.monotonic() - started, self.choice())
@@ -172,9 +182,8 @@ class PhotoLearner:
         """The head in use, with its left-out accuracy and that of the two baselines."""
         assert self.knowledge is not None
         head = self.knowledge.head
-        ways, rows = candidates(len(head.sums.means)), max(head.trials.rows, 1)
-        right = [100 * float(head.trials.right[ways.index(way)]) / rows for way in (head.chosen, MEANS, DISCRIMINANTS)]
-        return HeadChoice(str(head.chosen), head.trials.rows, *(round(value, 2) for value in right))
+        right = [round(100 * head.right(way), 2) for way in (None, MEANS, DISCRIMINANTS)]
+        return HeadChoice(str(head), head.trials.rows, *right)
 
     def snapshot(self) -> Callable[[], None]:
         """A function that restores the learner as it is now."""
@@ -190,9 +199,7 @@ class PhotoLearner:
         self._known(into)
         self.knowledge = self._known(gone).merged(gone, into)
 
-    def remove(self, gone: str) -> None:
-        if len(self._known(gone).classes) == 1:
-            raise UserError(f"{gone!r} is the only class: delete the agent's folder instead")
+    def remove(self, gone: str, class_names: Sequence[str] = ()) -> None:
         self.knowledge = self._known(gone).removed(gone)
 
     def relabel(self, row: Tensor, old: str, new: str | None) -> None:
@@ -217,6 +224,11 @@ class PhotoLearner:
         assert self.knowledge is not None
         made = {"settings": vars(self.settings), "class_names": list(class_names)}
         return {**made, "knowledge": self.knowledge.state(), "pile_digests": self.pile_digests}
+
+    def parameters(self) -> dict[str, Any]:
+        """The arguments of the `ContinualClassifier` that would make this learner."""
+        made = self.settings
+        return {"encoder": made.encoder, "views": made.views, "memory": made.memory, "reject": made.reject}
 
     def is_same(self, entry: Mapping[str, Any]) -> bool:
         """Whether an entry was made with these settings."""
@@ -258,7 +270,7 @@ class PhotoModel:
     def predict_embedded(self, found: Embedded, reject: float | None = None) -> Prediction:
         """Predictions for images that are embedded already."""
         parts = [self.predict_rows(rows, reject) for rows in chunks(found)]
-        return _joined(parts) if parts else self.predict_rows(image_rows(found), reject)
+        return joined(parts) if parts else self.predict_rows(image_rows(found), reject)
 
     def predict_rows(self, rows: Tensor, reject: float | None = None) -> Prediction:
         """Predictions for embeddings (n, width)."""
@@ -275,6 +287,26 @@ class PhotoModel:
         ways = {"class means": MEANS, "discriminants": DISCRIMINANTS}
         found = {name: self.knowledge.head.logits(rows, way).argmax(1).tolist() for name, way in ways.items()}
         return {name: tuple(self.classes[c] for c in columns) for name, columns in found.items()}
+
+    def examples(self, name: str, number: int) -> list[bytes]:
+        """JPEGs of labelled images of a class, at most this many; none with `--memory 0`."""
+        kept = zip(self.knowledge.kept_labels, self.knowledge.kept_examples, strict=True)
+        return [jpeg for label, jpeg in kept if label == name and jpeg][:number]
+
+    def nearest_examples(self, rows: Tensor, number: int) -> list[list[Example]]:
+        """The labelled images in memory that are closest to each of the rows (n, width), closest first."""
+        seen = [i for i, jpeg in enumerate(self.knowledge.kept_examples) if jpeg]
+        if not seen:
+            return [[] for _ in rows]
+        labels, jpegs = self.knowledge.kept_labels, self.knowledge.kept_examples
+        with one_thread():
+            a, b = (split_layers(part, self.knowledge.sums.widths)[0] for part in (rows, self.knowledge.kept[seen]))
+            near = (a @ b.T).topk(min(number, len(seen)), dim=1)
+        pairs = zip(near.indices.tolist(), near.values.tolist(), strict=True)
+        return [
+            [Example(labels[seen[j]], jpegs[seen[j]], cosine) for j, cosine in zip(*pair, strict=True)]
+            for pair in pairs
+        ]
 
     def features(self, rows: Tensor) -> Tensor:
         """Rows (n, width) in a space where groups of unknown images can be found, (n, d)."""
@@ -320,7 +352,7 @@ def _encoder_of(settings: PhotoSettings, device: torch.device, folder: Path | No
 
 def image_digests(found: Embedded) -> tuple[int, ...]:
     """A 64-bit hash of the content of each image."""
-    return tuple(int.from_bytes(found.store.key(int(row))[:8], "big", signed=True) for row in found.rows)
+    return tuple(digest_of_key(found.store.key(int(row))) for row in found.rows)
 
 
 def image_rows(found: Embedded) -> Tensor:
@@ -337,12 +369,3 @@ def _first_of_each(digests: Tensor) -> Tensor:
     first = torch.zeros(len(digests), dtype=torch.bool)
     first[torch.from_numpy(np.unique(digests.numpy(), return_index=True)[1])] = True
     return first
-
-
-def _joined(parts: Sequence[Prediction]) -> Prediction:
-    def cat(name: str) -> Any:
-        return torch.cat([getattr(part, name) for part in parts])
-
-    names = tuple(name for part in parts for name in part.names)
-    numbers = cat("labels"), names, cat("probabilities"), cat("scores"), cat("known")
-    return Prediction(*numbers, parts[0].classes, cat("class_probabilities"), calibrated=True)

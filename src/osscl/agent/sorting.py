@@ -4,9 +4,8 @@ import contextlib
 import csv
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -19,7 +18,6 @@ from osscl.errors import UserError
 from osscl.learn.grouping import find_groups, group, largest_first, sample_of
 from osscl.learn.linear_head import center_and_normalize
 from osscl.runs.model import Model
-from osscl.storage import write_text
 
 UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
 LONGEST_NAME = 255  # bytes
@@ -153,7 +151,7 @@ def require_new_folder(into: Path, beside: Sequence[Path]) -> None:
         raise UserError(f"{into} already exists and is not overwritten: give a new folder")
     for path in beside:
         if path.is_dir() and into.resolve().is_relative_to(path.resolve()):
-            raise UserError(f"{into} is inside {path}, where the copies would count as more pictures: give another")
+            raise UserError(f"{into} is inside {path}: give an output folder outside it")
 
 
 @contextlib.contextmanager
@@ -187,16 +185,16 @@ def place_pictures(
         else:
             shutil.copy2(picture.file, target)
         done.append(picture)
-    write_text(into / TABLE, _as_csv(done))
+    _write_csv(into / TABLE, done)
     return done, missing
 
 
-def _as_csv(pictures: Sequence[SortedPicture]) -> str:
-    text = StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(COLUMNS)
-    for picture in pictures:
-        score = "" if picture.score is None else f"{picture.score:.4f}"
-        known = "" if picture.known is None else str(picture.known).lower()
-        rows.writerow([picture.file, picture.target, picture.name, f"{picture.probability:.4f}", score, known])
-    return text.getvalue().encode("utf-8", "replace").decode()  # file names need not be valid text
+def _write_csv(file: Path, pictures: Iterable[SortedPicture]) -> None:
+    """Row by row: the text of a million pictures would take more memory than everything else."""
+    with file.open("w", encoding="utf-8", errors="replace", newline="") as text:  # file names need not be valid text
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(COLUMNS)
+        for picture in pictures:
+            score = "" if picture.score is None else f"{picture.score:.4f}"
+            known = "" if picture.known is None else str(picture.known).lower()
+            rows.writerow([picture.file, picture.target, picture.name, f"{picture.probability:.4f}", score, known])

@@ -57,14 +57,16 @@ def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress:
     _require_some(kept, problems)
     label_of = dict(zip(found.files, found.labels, strict=True))
     labels = tuple(label_of[path] for path in kept)
-    require_every_class(Path(folder), found.labels, labels)
+    require_every_class(Path(folder), found.labels, labels, problems)
     return Pictures(read, kept, labels, (*found.notes, *problems))
 
 
-def require_every_class(folder: Path, listed: Sequence[str], readable: Sequence[str]) -> None:
-    """Every class needs an image that can be read."""
+def require_every_class(folder: Path, listed: Sequence[str], readable: Sequence[str], problems: Sequence[str]) -> None:
+    """Every class needs an image that can be read; `problems` say why others could not."""
     if unreadable := sorted({*listed} - {*readable}):
-        raise DataError(f"{folder / unreadable[0]} contains no readable image")
+        inside = folder / unreadable[0]
+        reason = next((f" ({problem})" for problem in problems if problem.startswith(f"{inside}{os.sep}")), "")
+        raise DataError(f"{inside} contains no readable image{reason}")
 
 
 def list_labeled(root: Path) -> FileList:

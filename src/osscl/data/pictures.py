@@ -13,7 +13,7 @@ from PIL import Image
 from PIL.Image import Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
-from osscl.data.folders import heif_opens, shrink_while_decoding, suffixes
+from osscl.data.folders import heif_opens, shrink_while_decoding
 from osscl.errors import DataError
 
 SMALLEST = 8  # pixels a side
@@ -92,14 +92,9 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
     raise _refusal(path, reason)
 
 
-def photo_suffixes() -> set[str]:
-    """Suffixes of files taken for photographs: what Pillow opens, and HEIC even where its package is missing."""
-    return suffixes() | {".heic", ".heif"}
-
-
 @contextmanager
 def hearing_warnings() -> Iterator[None]:
-    """Inside the block Pillow's warnings become notes of the pictures that they are about, in every thread."""
+    """Inside the block, Pillow's warnings are attached to the picture that caused them, in every thread."""
 
     def heard(message: Warning | str, *_: object, **__: object) -> None:
         if hasattr(_heard, "words"):
@@ -149,7 +144,7 @@ def _converted(opened: Image.Image, least: int) -> Picture:
 
 
 def _eight_bits(picture: Image.Image) -> Image.Image:
-    """Gray values of 16 bits by their upper half; of 32 bits and floats, whose range nobody knows, from least to most.
+    """16-bit gray values by their upper half; 32-bit and float values scaled from minimum to maximum.
 
     Pillow's own conversion cuts them off at 255.
     """

@@ -10,6 +10,7 @@ trained on a far larger set, the learner is the identity, and only the head is l
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -17,11 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-SHRINKAGES = (0.1, 0.3, 0.6)  # candidates; the share of the isotropic part in the within-class covariance
+SHRINKAGES = (0.1, 0.3, 0.6, 0.9)  # candidates; the share of the isotropic part in the within-class covariance
 BASELINE_SHRINKAGE = 0.3
 TEMPERATURES = tuple(2.0**i for i in range(-10, 5))
 COSINE_SCALE = 64.0  # logits of class means before the temperature
 FLOOR = 1e-4  # variance added per unit of length spread over all directions, where classes have no spread of their own
+SHARPNESS = 0.2  # of weights exp(-SHARPNESS * loss): left-out rows share all the others, so 5 count as one
+LEAST_WEIGHT = 1e-3  # of a candidate that has a say
 DOUBT = 0.5  # mistakes added to those in trials: a few rows without a mistake do not prove certainty
 MOST_TRIED = 2000  # labelled rows that are left out one by one
 ROWS_LEFT_OUT = 256
@@ -173,18 +176,19 @@ def summarise(rows: Tensor, targets: Tensor, names: Sequence[str], widths: Seque
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to classify: class means of the first layer by cosine, or discriminants on some of the layers.
+    """One way to classify: class means of a layer by cosine, or discriminants.
 
-    Logits of discriminants are summed over layers: the layers count as independent given the class.
+    Logits of discriminants on several layers, which only agents of earlier versions use, are summed.
     """
 
     layers: tuple[int, ...]
     shrinkage: float | None = None  # None: class means
 
     def __str__(self) -> str:
+        layers = "+".join(map(str, self.layers))
         if self.shrinkage is None:
-            return "class means"
-        return f"discriminants, layers {'+'.join(map(str, self.layers))}, shrinkage {self.shrinkage:g}"
+            return f"class means, layer {layers}"
+        return f"discriminants, layer {layers}, shrinkage {self.shrinkage:g}"
 
 
 MEANS = Candidate((0,))
@@ -192,9 +196,14 @@ DISCRIMINANTS = Candidate((0,), BASELINE_SHRINKAGE)
 
 
 def candidates(layers: int) -> tuple[Candidate, ...]:
-    """The two baselines first, then discriminants on every set of layers."""
+    """Class means and discriminants on every layer; both baselines are among them."""
+    return tuple(Candidate((i,), shrinkage) for i in range(layers) for shrinkage in (None, *SHRINKAGES))
+
+
+def earlier_candidates(layers: int) -> tuple[Candidate, ...]:
+    """Those of agents that chose one candidate instead of averaging, in the order of their trials."""
     sets = [s for size in range(1, layers + 1) for s in combinations(range(layers), size)]
-    found = [Candidate(s, shrinkage) for s in sets for shrinkage in SHRINKAGES]
+    found = [Candidate(s, shrinkage) for s in sets for shrinkage in (0.1, 0.3, 0.6)]
     return (MEANS, DISCRIMINANTS, *(c for c in found if c != DISCRIMINANTS))
 
 
@@ -283,93 +292,154 @@ class Trials:
     loss: Tensor  # (candidates, temperatures) summed cross entropy
     right: Tensor  # (candidates,)
     rows: int
+    averaged: float | None  # rows that the average of candidates had right; None for agents that chose one
+
+    def ways(self, layers: int) -> tuple[Candidate, ...]:
+        """The candidates that were tried."""
+        return earlier_candidates(layers) if self.averaged is None else candidates(layers)
 
     def joined(self, other: "Trials | None") -> "Trials":
-        if other is None:
+        """With those of earlier steps, unless they tried other candidates."""
+        if other is None or other.averaged is None or self.averaged is None:
             return self
-        return Trials(self.loss + other.loss, self.right + other.right, self.rows + other.rows)
+        averaged = self.averaged + other.averaged
+        return Trials(self.loss + other.loss, self.right + other.right, self.rows + other.rows, averaged)
 
     def state(self) -> dict[str, Tensor]:
         """As tensors to store."""
-        return {"loss": self.loss, "right": self.right, "rows": torch.tensor(self.rows)}
+        found = {"loss": self.loss, "right": self.right, "rows": torch.tensor(self.rows)}
+        if self.averaged is not None:
+            found["averaged"] = torch.tensor(self.averaged, dtype=torch.float64)
+        return found
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Trials":
         """What `state` stored."""
-        return cls(state["loss"], state["right"], int(state["rows"]))
+        averaged = float(state["averaged"]) if "averaged" in state else None
+        return cls(state["loss"], state["right"], int(state["rows"]), averaged)
+
+
+@dataclass(frozen=True)
+class Voice:
+    """A candidate's part in the average."""
+
+    way: Candidate
+    weight: float  # all weights sum to 1
+    temperature: float  # that fits left-out rows best
 
 
 @dataclass(frozen=True)
 class EmbeddingHead:
-    """A classifier of embeddings, and how it was chosen. `names[j]` is column j."""
+    """A classifier of embeddings: the weighted geometric mean of calibrated candidates. `names[j]` is column j.
+
+    Every candidate is linear in the rows up to a term that all classes share, and so is their average.
+    """
 
     sums: ClassSums
     spreads: Sequence[Spread]
-    chosen: Candidate
-    temperature: float
+    voices: tuple[Voice, ...]
     trials: Trials
 
     @property
     def names(self) -> tuple[str, ...]:
         return self.sums.names
 
+    @cached_property
+    def linear(self) -> tuple[dict[int, Tensor], Tensor]:
+        """Weights (k, d) of each layer in use, and biases (k,)."""
+        weights: dict[int, Tensor] = {}
+        biases = torch.zeros(len(self.names), dtype=torch.float64)
+        for voice in self.voices:
+            scale = voice.weight * voice.temperature
+            for layer in voice.way.layers:
+                w, b = linear_logits(self.sums.means[layer], self.spreads, layer, voice.way.shrinkage)
+                weights[layer] = weights.get(layer, 0) + scale * w
+                biases = biases + scale * b
+        return weights, biases
+
     def logits(self, rows: Tensor, candidate: Candidate | None = None) -> Tensor:
-        """Logits (n, k) of rows (n, sum of widths), by the chosen candidate or by another one."""
+        """Logits (n, k) of rows (n, sum of widths), by the average or by one candidate."""
+        head = self if candidate is None else replace(self, voices=(Voice(candidate, 1.0, 1.0),))
+        weights, biases = head.linear
         x = split_layers(rows, self.sums.widths)
-        way = candidate or self.chosen
-        if way.shrinkage is None:
-            return _cosines(x[0], self.sums.means[0])
-        parts = [distances(x[i], self.sums.means[i], self.spreads[i], way.shrinkage) for i in way.layers]
-        return -0.5 * torch.stack(parts).sum(0)
+        return torch.stack([x[layer] @ w.T for layer, w in weights.items()]).sum(0) + biases
 
     def predict_proba(self, rows: Tensor) -> Tensor:
-        """Probabilities (n, k), at the temperature that fits left-out rows best."""
-        return (self.temperature * self.logits(rows)).softmax(1)
+        """Probabilities (n, k)."""
+        return self.logits(rows).softmax(1)
 
     def top(self, rows: Tensor, number: int = 3) -> tuple[Tensor, Tensor]:
         """The most probable classes: probabilities and columns, both (n, min(number, k)), best first."""
         found = self.predict_proba(rows).topk(min(number, len(self.names)), dim=1)
         return found.values, found.indices
 
-    def history(self) -> dict[str, object]:
-        """The choice, with its left-out accuracy and that of the two baselines."""
-        ways, rows = candidates(len(self.sums.means)), max(self.trials.rows, 1)
-        shown = (self.chosen, MEANS, DISCRIMINANTS)
-        right = {str(way): float(self.trials.right[ways.index(way)]) / rows for way in shown}
-        return {"head": str(self.chosen), "temperature": self.temperature, "rows": self.trials.rows, "right": right}
+    def right(self, way: Candidate | None = None) -> float:
+        """Share of left-out rows that a candidate, or the average, had right; 0 without any."""
+        trials, ways = self.trials, self.trials.ways(len(self.sums.means))
+        way = self.voices[0].way if way is None and trials.averaged is None else way
+        found = trials.averaged if way is None else float(trials.right[ways.index(way)])
+        return (found or 0.0) / max(trials.rows, 1)
+
+    def __str__(self) -> str:
+        """What is averaged, the three with the most weight by name."""
+        if len(self.voices) == 1:
+            return str(self.voices[0].way)
+        shown = ", ".join(f"{voice.weight:.0%} {voice.way}" for voice in self.voices[:3]).replace("%", " %")
+        return f"average of {len(self.voices)}: {shown}" + ", ..." * (len(self.voices) > 3)
 
 
-def _cosines(x: Tensor, means: Tensor) -> Tensor:
-    return COSINE_SCALE * x @ F.normalize(means.double(), dim=1).T
+def linear_logits(
+    means: Tensor, spreads: Sequence[Spread], layer: int, shrinkage: float | None
+) -> tuple[Tensor, Tensor]:
+    """Weights (k, d) and biases (k,) of class means or discriminants on one layer."""
+    if shrinkage is None:
+        weights = COSINE_SCALE * F.normalize(means.double(), dim=1)
+        return weights, weights.new_zeros(len(weights))
+    vectors = spreads[layer].vectors
+    turned = means.double() @ vectors
+    scaled = turned * spreads[layer].weights(shrinkage)
+    return scaled @ vectors.T, -0.5 * (turned * scaled).sum(1)
 
 
 def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: Trials | None = None) -> EmbeddingHead:
-    """Choose the head that is best on left-out rows: `rows` (n, width) of this step, which are in `sums` already.
+    """Weigh candidates by their loss on left-out rows: `rows` (n, width) of this step, which are in `sums` already.
 
     `targets` (n,) index `sums.names`. Earlier steps count by their trials, in which later classes had no part.
     """
     spreads = tuple(Spread.of(scatter, sums.degrees) for scatter in sums.scatters)
-    trials = try_candidates(sums, spreads, rows, targets).joined(before)
-    chosen, temperature = choose_candidate(trials, candidates(len(spreads)), sums)
-    return EmbeddingHead(sums, spreads, chosen, temperature, trials)
+    y = targets[tried_rows(sums, targets)]
+    logits = left_out_logits(sums, spreads, rows, targets)
+    trials = try_candidates(logits, y).joined(before)
+    voices = weigh_candidates(trials, sums)
+    scales = {voice.way: voice.weight * voice.temperature for voice in voices}
+    total = torch.stack([scale * logits[way] for way, scale in scales.items()]).sum(0)
+    assert trials.averaged is not None
+    averaged = trials.averaged + float((total.argmax(1) == y).sum())
+    return EmbeddingHead(sums, spreads, voices, replace(trials, averaged=averaged))
 
 
-def try_candidates(sums: ClassSums, spreads: Sequence[Spread], rows: Tensor, targets: Tensor) -> Trials:
-    """Leave out each row in turn, of classes with more than one."""
+def left_out_logits(
+    sums: ClassSums, spreads: Sequence[Spread], rows: Tensor, targets: Tensor
+) -> dict[Candidate, Tensor]:
+    """Logits (m, k) of every candidate for `tried_rows`, each left out."""
     picked = tried_rows(sums, targets)
     x, y = split_layers(rows[picked], sums.widths), targets[picked]
-    logits = {MEANS: _left_out_cosines(x[0], y, sums)}
-    for i, part in enumerate(x):
-        for s in SHRINKAGES:
-            logits[Candidate((i,), s)] = -0.5 * left_out_distances(part, y, sums.counts, sums.means[i], spreads[i], s)
-    ways = candidates(len(x))
-    loss, right = torch.zeros(len(ways), len(TEMPERATURES), dtype=torch.float64), torch.zeros(len(ways))
-    for j, way in enumerate(ways):
-        parts = [logits[MEANS] if way.shrinkage is None else logits[Candidate((i,), way.shrinkage)] for i in way.layers]
-        total = torch.stack(parts).sum(0)
-        right[j] = (total.argmax(1) == y).sum()
-        loss[j] = torch.stack([_trial_loss(t * total, y) for t in TEMPERATURES])
-    return Trials(loss, right, len(y))
+    found = {}
+    for way in candidates(len(x)):
+        (i,) = way.layers
+        if way.shrinkage is None:
+            found[way] = _left_out_cosines(x[i], y, sums.counts, sums.means[i])
+        else:
+            apart = left_out_distances(x[i], y, sums.counts, sums.means[i], spreads[i], way.shrinkage)
+            found[way] = -0.5 * apart
+    return found
+
+
+def try_candidates(logits: Mapping[Candidate, Tensor], y: Tensor) -> Trials:
+    """How good candidates are on rows that were left out; `y` (m,) are their classes."""
+    loss = [torch.stack([_trial_loss(t * each, y) for t in TEMPERATURES]) for each in logits.values()]
+    right = torch.stack([(each.argmax(1) == y).sum() for each in logits.values()])
+    return Trials(torch.stack(loss), right.float(), len(y), 0.0)
 
 
 def _trial_loss(logits: Tensor, y: Tensor) -> Tensor:
@@ -383,18 +453,28 @@ def tried_rows(sums: ClassSums, targets: Tensor) -> Tensor:
     return able[torch.linspace(0, max(len(able) - 1, 0), min(len(able), MOST_TRIED)).long()]
 
 
-def _left_out_cosines(x: Tensor, y: Tensor, sums: ClassSums) -> Tensor:
-    means, n = sums.means[0].double(), sums.counts[y][:, None]
-    own = F.normalize(n * means[y] - x, dim=1)  # n - 1 times the mean of the others
-    return _cosines(x, sums.means[0]).scatter(1, y[:, None], COSINE_SCALE * (x * own).sum(1, keepdim=True))
+def _left_out_cosines(x: Tensor, y: Tensor, counts: Tensor, means: Tensor) -> Tensor:
+    units = F.normalize(means.double(), dim=1)
+    own = F.normalize(counts[y][:, None] * means.double()[y] - x, dim=1)  # n - 1 times the mean of the others
+    return COSINE_SCALE * (x @ units.T).scatter(1, y[:, None], (x * own).sum(1, keepdim=True))
 
 
-def choose_candidate(trials: Trials, ways: Sequence[Candidate], sums: ClassSums) -> tuple[Candidate, float]:
-    """The candidate of least loss among those right at least as often as both baselines, and its temperature."""
+def weigh_candidates(trials: Trials, sums: ClassSums) -> tuple[Voice, ...]:
+    """Candidates in the average, the heaviest first: tempered posterior weights by the loss on left-out rows."""
+    ways = trials.ways(len(sums.means))
     if trials.rows == 0:
-        way = DISCRIMINANTS if sums.degrees > 0 else MEANS
-        return way, 1.0
+        return (Voice(DISCRIMINANTS if sums.degrees > 0 else MEANS, 1.0, 1.0),)
+    if trials.averaged is None:
+        return (_earlier_choice(trials, ways),)
+    best = trials.loss.min(1)
+    weights = (-SHARPNESS * best.values).softmax(0)
+    weights = weights.masked_fill(weights < LEAST_WEIGHT, 0) / weights[weights >= LEAST_WEIGHT].sum()
+    order = weights.argsort(descending=True, stable=True)[: int((weights > 0).sum())].tolist()
+    return tuple(Voice(ways[i], float(weights[i]), TEMPERATURES[int(best.indices[i])]) for i in order)
+
+
+def _earlier_choice(trials: Trials, ways: Sequence[Candidate]) -> Voice:
+    """The rule of earlier versions: least loss among candidates right at least as often as both baselines."""
     needed = max(trials.right[ways.index(MEANS)], trials.right[ways.index(DISCRIMINANTS)])
-    loss = trials.loss.min(1).values.masked_fill(trials.right < needed, torch.inf)
-    best = int(loss.argmin())
-    return ways[best], TEMPERATURES[int(trials.loss[best].argmin())]
+    best = int(trials.loss.min(1).values.masked_fill(trials.right < needed, torch.inf).argmin())
+    return Voice(ways[best], 1.0, TEMPERATURES[int(trials.loss[best].argmin())])

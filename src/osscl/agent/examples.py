@@ -1,0 +1,85 @@
+"""Example pictures: small JPEGs of the labelled images that an agent keeps in memory, stored in its model file."""
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from osscl.agent.embeddings import file_key, pixels_key
+from osscl.data.pictures import decode_photo, hearing_warnings, read_content
+from osscl.errors import DataError
+
+SIDE = 112  # pixels
+QUALITY = 80
+NOTHING = b""  # in place of a picture that could not be read again, or of an agent saved before pictures were kept
+GetPicture = Callable[[], Path | Image.Image]
+MakeExamples = Callable[[Sequence[int]], Sequence[bytes]]  # row numbers of a step -> JPEGs
+
+
+@dataclass(frozen=True)
+class Example:
+    """A labelled image in memory."""
+
+    name: str  # its class
+    jpeg: bytes
+    similarity: float  # cosine with the image asked about; 1 where none was
+
+
+def no_examples(rows: Sequence[int]) -> list[bytes]:
+    """Nothing for every row."""
+    return [NOTHING for _ in rows]
+
+
+def make_examples(pictures: Sequence[GetPicture], digests: Sequence[int]) -> list[bytes]:
+    """A small JPEG of each picture; nothing for a file whose content is no longer the one with this digest."""
+    with hearing_warnings(), ThreadPoolExecutor() as pool:
+        return [*pool.map(_example, pictures, digests)]
+
+
+def _example(get: GetPicture, digest: int) -> bytes:
+    try:
+        picture = get()
+        if isinstance(picture, Image.Image):
+            image = picture.convert("RGB")
+            return small_jpeg(image) if digest_of_key(pixels_key(image)) == digest else NOTHING
+        content = read_content(picture)
+        if digest_of_key(file_key(content)) != digest:
+            return NOTHING
+        return small_jpeg(decode_photo(content, picture, SIDE).image)
+    except DataError:
+        return NOTHING
+
+
+def small_jpeg(image: Image.Image, side: int = SIDE) -> bytes:
+    """The central square of an RGB picture as a JPEG, the same bytes every time."""
+    made = io.BytesIO()
+    ImageOps.fit(image, (side, side)).save(made, "JPEG", quality=QUALITY)
+    return made.getvalue()
+
+
+def digest_of_key(key: bytes) -> int:
+    """A 64-bit hash of a picture's content."""
+    return int.from_bytes(key[:8], "big", signed=True)
+
+
+def pack_examples(jpegs: Iterable[bytes]) -> dict[str, Tensor]:
+    """All bytes in one tensor, and where each picture ends."""
+    parts = [*jpegs]
+    ends = torch.tensor([0, *map(len, parts)], dtype=torch.long).cumsum(0)[1:]
+    return {"bytes": torch.frombuffer(bytearray(b"".join(parts) or b"\0"), dtype=torch.uint8), "ends": ends}
+
+
+def unpack_examples(state: Mapping[str, Any] | None, count: int) -> tuple[bytes, ...]:
+    """What `pack_examples` stored; nothing for every row of an agent that has no pictures."""
+    if state is None:
+        return (NOTHING,) * count
+    every, ends = state["bytes"].numpy().tobytes(), state["ends"].tolist()
+    if len(ends) != count:
+        raise ValueError(f"expected {count} pictures, found {len(ends)}")
+    return tuple(every[start:end] for start, end in zip([0, *ends], ends, strict=False))
