@@ -11,7 +11,7 @@ from osscl.runs.presets import on_small_net
 from osscl.tools.battery import FEW, maker
 
 SMALL = on_small_net(URSL)
-PLUS = on_small_net(CONFIGURATIONS["ursl-plus"])
+PLUS = on_small_net(CONFIGURATIONS["ursl-plus-unlimited"])
 ALL_PASS = "gate.eta=[-1e6, -1e6]"  # every unlabelled row passes the gate and is confident
 
 

@@ -20,7 +20,7 @@ _PUBLIC = {
     "ScenarioSpec": "osscl.stream.scenario",
     "build_stream": "osscl.stream.build",
     "check_method": "osscl.tools.battery",
-    "load": "osscl.runs.model",
+    "load": "osscl.agent.loading",
     "load_bank": "osscl.data.benchmarks",
     "load_folder": "osscl.data.folders",
     "load_pictures": "osscl.data.folders",

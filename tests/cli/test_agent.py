@@ -48,7 +48,7 @@ def test_an_agents_life(typed, folders):
     code, shown, _ = typed("fit", place, "--labeled", folders / "week1", "--unlabeled", folders / "pile", *GREY)
     assert code == 0 and "2 new classes; 8 labelled images, 40 unlabelled" in shown and "digit 0, digit 1" in shown
     code, shown, _ = typed("update", place, "--labeled", folders / "week2", *CPU)
-    assert code == 0 and "digit 2, digit 3" in shown and "4 classes; ursl-plus, schedule smoke" in shown
+    assert code == 0 and "digit 2, digit 3" in shown and "4 classes; ursl-plus-unlimited, schedule smoke" in shown
     assert "without unlabelled images the statistics of earlier classes are dropped" in " ".join(shown.split())
     assert "—" in shown  # no pile, so nothing passed the gate
     code, shown, errors = typed("inspect", place, "--on", folders / "test", *CPU)

@@ -5,9 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
 
 from osscl.agent.evaluation import Evaluation, compare_with_truth
+from osscl.agent.given import are_integers, labelled_images, plain_images, unlabelled_images
 from osscl.agent.inputs import NO_IMAGES, LearnedImages, StepInput, as_class_names, class_ids
 from osscl.agent.network import NetworkLearner
 from osscl.agent.photos import PhotoLearner, PhotoSettings
@@ -27,8 +31,9 @@ from osscl.agent.store import (
     summarize_step,
 )
 from osscl.config import plain
+from osscl.data.images import Array
 from osscl.device import pick_device
-from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError
+from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, unknown
 from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
@@ -40,16 +45,35 @@ from osscl.vision.pretrained import LITE0, PretrainedEncoder, lite0_weights, loa
 SCRATCH = "scratch"
 
 
-class ContinualClassifier:
+class NotLearnedError(UserError, NotFittedError):  # type: ignore[misc]
+    """Nothing learned yet: scikit-learn's error, which the command line shows as one line."""
+
+
+class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Learns classes from few labels and many unlabelled images, step by step, and detects unknown images.
 
     `fit` learns the first step, `update` each later one; `predict` works after any of them. A call that fails or is
     interrupted leaves the agent unchanged. Inside `with agent.saving_to(folder)`, repeating the call resumes it.
 
-    With an encoder, images are file names, Pillow images or uint8 arrays of any size. The default encoder is
-    EfficientNet-Lite0 where it is installed. `encoder="scratch"`, or any of the arguments `method`, `schedule`,
-    `changes` and `augmentation`, trains networks from random weights instead, on uint8 arrays (n, 1 or 3, size, size).
+    With an encoder, images are a folder, a list of files, a table with a path column, Pillow images, or uint8 arrays of
+    any size. The default encoder is EfficientNet-Lite0 where it is installed. `encoder="scratch"`, or any of the
+    arguments `method`, `schedule`, `changes` and `augmentation`, trains networks from random weights instead, on uint8
+    arrays (n, 1 or 3, size, size).
+
+    It is a scikit-learn estimator: arguments are stored, and checked when they are first used, at the latest by `fit`.
     """
+
+    # Before the first step; replaced and never changed in place.
+    class_names: list[str] = []  # noqa: RUF012 - in the order they were learned
+    history: list[LearnedStep] = []  # noqa: RUF012
+    learned_images: LearnedImages = NO_IMAGES
+    integer_labels = False  # all labels were given as integers, and are returned so
+    begun: str | None = None  # content hash of an interrupted step
+    folder: Path | None = None  # inside `saving_to`
+    keep: Callable[[bool], None] | None = None
+    watcher: Watcher = Unwatched()
+    _learner: NetworkLearner | PhotoLearner | None = None
+    _made_with: dict[str, Any] | None = None  # the parameters of `_learner`
 
     def __init__(
         self, method: Any = None, schedule: Schedule | str | None = None, *,
@@ -57,59 +81,107 @@ class ContinualClassifier:
         changes: Sequence[str] = (), memory: int = 1000, seed: int = 0,
         augmentation: Augmentation | str | None = None, device: str = "auto",
     ) -> None:  # fmt: skip
-        self.device = pick_device(str(device))
-        asks_for_scratch = method is not None or schedule is not None or bool(changes) or augmentation is not None
+        self.method, self.schedule, self.changes, self.augmentation = method, schedule, changes, augmentation
+        self.encoder, self.views, self.reject = encoder, views, reject
+        self.memory, self.seed, self.device = memory, seed, device
+
+    @property
+    def learner(self) -> NetworkLearner | PhotoLearner:
+        """What learns, made from the parameters when it is first used."""
+        if self._learner is None or (not self.history and self.begun is None and self._is_stale()):
+            self._adopt(self._new_learner())
+        assert self._learner is not None
+        return self._learner
+
+    def _is_stale(self) -> bool:
+        return self._learner is not None and self._made_with != self.get_params(deep=False)
+
+    def _adopt(self, learner: NetworkLearner | PhotoLearner) -> None:
+        self._learner, self._made_with = learner, self.get_params(deep=False)
+        learner.keep, learner.progress = self._keep, self._progress
+
+    def _new_learner(self) -> NetworkLearner | PhotoLearner:
+        device, encoder = pick_device(str(self.device)), self.encoder
+        asks = self.method, self.schedule, self.changes or None, self.augmentation
+        asks_for_scratch = any(one is not None for one in asks)
         if encoder is None:
             encoder = SCRATCH if asks_for_scratch or lite0_weights() is None else LITE0
         elif asks_for_scratch and encoder != SCRATCH:
             raise SpecError("method, schedule, changes and augmentation are for encoder='scratch' only")
         if encoder == SCRATCH:
-            schedule = schedule or default_schedule(self.device)
-            augmentation = "photos" if augmentation is None else augmentation
-            recipe = make_recipe(method or "ursl-plus", schedule, changes, memory, seed, augmentation)
-            self.learner: NetworkLearner | PhotoLearner = NetworkLearner(recipe, self.device)  # same methods
-        else:
-            loaded = load_encoder(encoder, self.device) if isinstance(encoder, str | Path) else encoder
-            settings = PhotoSettings(loaded.name, loaded.content_hash, views, memory, reject)
-            self.learner = PhotoLearner(loaded, settings, self.device)
-        self._reset()
-
-    def _reset(self) -> None:
-        self.class_names: list[str] = []  # in the order they were learned
-        self.history: list[LearnedStep] = []
-        self.learned_images: LearnedImages = NO_IMAGES
-        self.begun: str | None = None  # content hash of an interrupted step
-        self.folder: Path | None = None  # inside `saving_to`
-        self.keep: Callable[[bool], None] | None = None
-        self.watcher: Watcher = Unwatched()
-        self.learner.keep, self.learner.progress = self._keep, self._progress
+            schedule = self.schedule or default_schedule(device)
+            augmentation = "photos" if self.augmentation is None else self.augmentation
+            method = self.method or "ursl-plus-unlimited"
+            return NetworkLearner(
+                make_recipe(method, schedule, self.changes, self.memory, self.seed, augmentation), device
+            )
+        loaded = load_encoder(encoder, device) if isinstance(encoder, str | Path) else encoder
+        settings = PhotoSettings(loaded.name, loaded.content_hash, self.views, self.memory, self.reject)
+        return PhotoLearner(loaded, settings, device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies do not write to the folder of the original."""
         return {**vars(self), "folder": None, "keep": None, "watcher": Unwatched()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self.learner.keep, self.learner.progress = self._keep, self._progress
+        self.__dict__.update(state)
+        if self._learner is not None:
+            self._learner.keep, self._learner.progress = self._keep, self._progress
 
     def __repr__(self) -> str:
         words = f"{len(self.class_names)} classes in {len(self.history)} steps"
         return f"<{type(self).__name__}: {words}{', one step interrupted' * (self.begun is not None)}>"
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return bool(self.history) and self.begun is None
+
+    def __sklearn_tags__(self) -> Any:
+        """Images are not a table of numbers."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        tags.no_validation = True
+        return tags
+
     # ----- learning
 
-    def fit(self, images: Any, labels: Sequence[Any], unlabeled: Any = None) -> Self:
-        """Learn the first step; anything learned before is discarded."""
-        return self.fit_step(self.learner.check(images, labels, unlabeled))
+    def fit(self, images: Any, labels: Any = None, unlabeled: Any = None) -> Self:
+        """Learn the first step; anything learned before is discarded.
 
-    def update(self, images: Any = None, labels: Sequence[Any] = (), unlabeled: Any = None) -> Self:
+        Args:
+            images: see the class; a folder has one folder per class, a table may have a column "label".
+            labels: one string or integer per image, unless a folder or a table gives them.
+            unlabeled: images that nobody has labelled.
+        """
+        with self._rollback_on_failure():
+            if self._is_stale():
+                self._adopt(self._new_learner())
+            given, integers = self._checked(images, labels, unlabeled)
+            self.fit_step(given)
+            self.integer_labels = integers
+        return self
+
+    def update(self, images: Any = None, labels: Any = None, unlabeled: Any = None) -> Self:
         """Learn new classes, more images of known classes, or from unlabelled images alone.
 
         Earlier images are not needed. Labelled images that were learned before are recognised and skipped.
         """
         if not self.history:
-            raise UserError("nothing learned yet: call fit before update")
-        return self.update_step(self.learner.check(images, labels, unlabeled))
+            raise NotLearnedError("nothing learned yet: call fit before update")
+        with self._rollback_on_failure():
+            given, integers = self._checked(images, labels, unlabeled)
+            self.integer_labels = self.integer_labels and (integers or not given.labels)
+            self.update_step(given)
+        return self
+
+    def partial_fit(self, images: Any, labels: Any = None, classes: Any = None, *, unlabeled: Any = None) -> Self:
+        """As `update`, or `fit` the first time. `classes`, which scikit-learn passes, is not needed."""
+        return (self.update if self.history else self.fit)(images, labels, unlabeled)
+
+    def _checked(self, images: Any, labels: Any, unlabeled: Any) -> tuple[StepInput, bool]:
+        """The step that was given, and whether its labels are integers."""
+        learner = self.learner  # wrong parameters are reported before images are read
+        images, labels = (None, ()) if images is None else labelled_images(images, labels)
+        return learner.check(images, labels, unlabelled_images(unlabeled)), are_integers(labels)
 
     def fit_step(self, given: StepInput) -> Self:
         """As `fit`, with a step that the learner has checked."""
@@ -131,7 +203,7 @@ class ContinualClassifier:
 
     def learned_as(self, images: Any) -> list[str | None]:
         """The class each image was learned as; None for an image that was not learned."""
-        return self.classes_by_digest(self.learner.digests(images))
+        return self.classes_by_digest(self.learner.digests(plain_images(images)))
 
     def classes_by_digest(self, digests: Sequence[int]) -> list[str | None]:
         return [None if c is None else self.class_names[c] for c in self.learned_images.classes_of(digests)]
@@ -145,7 +217,7 @@ class ContinualClassifier:
 
     def _further(self, given: StepInput) -> StepInput:
         if not self.history:
-            raise UserError("nothing learned yet: call fit before update")
+            raise NotLearnedError("nothing learned yet: call fit before update")
         self._require_resumed(given)
         if given.content in self._contents():
             raise UserError("nothing new: this step has already been learned")
@@ -177,11 +249,12 @@ class ContinualClassifier:
 
     @contextlib.contextmanager
     def _rollback_on_failure(self) -> Iterator[None]:
-        before, restore = dict(vars(self)), self.learner.snapshot()
+        restore, before = self.learner.snapshot(), dict(vars(self))
         try:
             yield
         except BaseException:
-            vars(self).update(before)
+            self.__dict__.clear()
+            self.__dict__.update(before)
             restore()
             raise
 
@@ -189,7 +262,7 @@ class ContinualClassifier:
         self._resume(given)
         self.begun = given.content
         outcome = self.learner.learn(given, len(self.history), self.class_names)  # type: ignore[arg-type]
-        self.history = [*self.history, summarize_step(given, self.class_names, outcome, self.device)]
+        self.history = [*self.history, summarize_step(given, self.class_names, outcome, self.learner.device)]
         self.class_names = [*self.class_names, *self.history[-1].classes]
         self.learned_images = self.learned_images.with_more(given, self.class_names)
         self.begun = None
@@ -208,19 +281,27 @@ class ContinualClassifier:
         if new in self.class_names:
             raise UserError(f"class {new!r} exists: use merge to join two classes")
         names = {name: new if name == old else name for name in self.class_names}
-        return self._edit(f"renamed {old} to {new}", lambda photos: photos.rename(old, new), names)
+        return self._edit(f"renamed {old} to {new}", old, lambda: self._rename(old, new), names)
+
+    def _rename(self, old: str, new: str) -> None:
+        if isinstance(self.learner, PhotoLearner):  # networks know classes by number
+            self.learner.rename(old, new)
 
     def merge(self, gone: str, into: str) -> Self:
         """Merge two classes, as if all images of `gone` had been labelled `into`."""
         if gone == into:
             raise UserError("a class cannot be merged with itself")
         names = {name: into if name == gone else name for name in self.class_names}
-        return self._edit(f"merged {gone} into {into}", lambda photos: photos.merge(gone, into), names)
+        photos = self._photos("merge")
+        return self._edit(f"merged {gone} into {into}", gone, lambda: photos.merge(gone, into), names)
 
     def remove(self, gone: str) -> Self:
-        """Forget a class: it is no longer predicted, and its statistics and embeddings are deleted."""
+        """Forget a class: it is no longer predicted, and its images and statistics are deleted.
+
+        Networks that were trained on it from scratch are not unlearned.
+        """
         names = {name: None if name == gone else name for name in self.class_names}
-        return self._edit(f"removed {gone}", lambda photos: photos.remove(gone), names)
+        return self._edit(f"removed {gone}", gone, lambda: self.learner.remove(gone, self.class_names), names)
 
     def relabel(self, image: Any, new: str | None) -> Self:
         """Undo a wrong label: learn an image as another class, or as none."""
@@ -234,32 +315,38 @@ class ContinualClassifier:
         edit = f"relabelled an image of {old} as {new}" if new is not None else f"removed an image of {old}"
         row, digest = found.rows[0], found.digests[0]
         same = {name: name for name in self.class_names}
-        return self._edit(edit, lambda photos: photos.relabel(row, old, new), same, digest, new)
+        return self._edit(edit, old, lambda: photos.relabel(row, old, new), same, digest, new)
 
     def _photos(self, what: str) -> PhotoLearner:
         if not isinstance(self.learner, PhotoLearner):
             raise UserError(
-                f"{what} needs an agent with a pretrained encoder; networks trained from scratch do not support it"
+                f"{what} needs an agent with a pretrained encoder: a network's head would have to be fitted again to "
+                "images that are gone"
             )
-        if self.begun is not None or not self.history:
-            raise UserError("nothing learned yet, or a step was interrupted: finish the step first")
         return self.learner
 
     def _edit(
         self,
         edit: str,
-        change: Callable[[PhotoLearner], None],
+        old: str,
+        change: Callable[[], None],
         names: Mapping[str, str | None],
         digest: int | None = None,
         label: str | None = None,
     ) -> Self:
-        """Change the classes as one more step of the history; `names` maps old names to new ones."""
-        photos = self._photos(edit.partition(" ")[0].removesuffix("d"))
+        """Change the class `old` as one more step of the history; `names` maps old names to new ones."""
+        if self.begun is not None or not self.history:
+            raise UserError("nothing learned yet, or a step was interrupted: finish the step first")
+        if old not in self.class_names:
+            raise unknown("class", old, self.class_names)
+        if not any(names.values()):
+            raise UserError(f"{old!r} is the only class: delete the agent's folder instead")
         with self._rollback_on_failure():
-            change(photos)
-            assert photos.knowledge is not None
-            self._rewrite_learned(photos.knowledge.classes, names, digest, label)
-            self.history = [*self.history, summarize_edit(edit, self.history, self.device)]
+            change()
+            kept = [name for name in names.values() if name is not None]
+            knowledge = self.learner.knowledge if isinstance(self.learner, PhotoLearner) else None
+            self._rewrite_learned(kept if knowledge is None else knowledge.classes, names, digest, label)
+            self.history = [*self.history, summarize_edit(edit, self.history, self.learner.device)]
         self._save_finished()
         return self
 
@@ -277,7 +364,21 @@ class ContinualClassifier:
 
     # ----- prediction
 
-    def predict(self, images: Any, threshold: float | None = None) -> Prediction:
+    def predict(self, images: Any) -> Array:
+        """The class of each image, (n,); integers if all labels were integers. `predict_detailed` has more."""
+        columns = {name: column for column, name in enumerate(self.class_names)}
+        names = self._classes_as_given()
+        return names[[columns[name] for name in self.predict_detailed(images).names]]
+
+    def predict_proba(self, images: Any) -> Array:
+        """The probability of each class, (n, k), in the order of `classes_`."""
+        found = self.predict_detailed(images)
+        assert found.class_probabilities is not None
+        columns = {name: column for column, name in enumerate(found.classes)}
+        order = np.argsort(self._classes_as_given(), kind="stable")
+        return found.class_probabilities.numpy()[:, [columns[self.class_names[i]] for i in order]]
+
+    def predict_detailed(self, images: Any, threshold: float | None = None) -> Prediction:
         """Class, probabilities and whether each image looks known.
 
         Args:
@@ -285,13 +386,34 @@ class ContinualClassifier:
             threshold: the score above which an image looks known. With a pretrained encoder a score is the share of
                 known images that look less known, and the threshold the share of known images that may be rejected.
         """
-        return self.model.predict(images, threshold)  # type: ignore[no-any-return]
+        return self.model.predict(plain_images(images), threshold)  # type: ignore[no-any-return]
 
-    def test(self, images: Any, labels: Sequence[Any]) -> Evaluation:
+    @property
+    def classes_(self) -> Array:
+        """The classes learned, sorted as scikit-learn sorts them."""
+        if not self.history:
+            raise NotLearnedError("nothing learned yet: call fit first")
+        return np.sort(self._classes_as_given())
+
+    def _classes_as_given(self) -> Array:
+        """`class_names` as labels were given: integers, unless a class has been renamed since."""
+        numbers = self.integer_labels and all(name.lstrip("-").isdigit() for name in self.class_names)
+        return np.array([int(name) for name in self.class_names] if numbers else self.class_names)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Numbers per image, for networks trained from scratch: an encoder takes pictures of any size."""
+        setting = getattr(self._learner, "setting", None)
+        if setting is None:
+            raise AttributeError("n_features_in_ is defined for fitted networks trained from scratch only")
+        return int(setting.images.channels * setting.images.size**2)
+
+    def test(self, images: Any, labels: Any = None) -> Evaluation:
         """Compare predictions with true labels; images of classes never learned should look unknown."""
-        return compare_with_truth(self.predict(images), as_class_names(labels), self.class_names)
+        images, labels = labelled_images(images, labels)
+        return compare_with_truth(self.predict_detailed(images), as_class_names(labels), self.class_names)
 
-    def score(self, images: Any, labels: Sequence[Any]) -> float:
+    def score(self, images: Any, labels: Any = None) -> float:
         """Accuracy on images of learned classes, from 0 to 1."""
         accuracy = self.test(images, labels).accuracy
         if accuracy is None:
@@ -304,7 +426,7 @@ class ContinualClassifier:
         if self.begun is not None:
             raise UserError("a step was interrupted: resume it first, or load with finished=True")
         if not self.history:
-            raise UserError("nothing learned yet: call fit first")
+            raise NotLearnedError("nothing learned yet: call fit first")
         return self.learner.model(self.class_names)
 
     # ----- the folder
@@ -336,7 +458,8 @@ class ContinualClassifier:
 
     def entry(self) -> dict[str, Any]:
         """The contents of the agent's file, also in the middle of a step."""
-        learned = {"begun": self.begun, "learned_images": vars(self.learned_images)}
+        learned: dict[str, Any] = {"begun": self.begun, "learned_images": vars(self.learned_images)}
+        learned |= {"integer_labels": True} if self.integer_labels else {}
         return {
             "format": FORMAT, "history": plain(self.history), **learned, **self.learner.entry(self.class_names),
         }  # fmt: skip
@@ -346,13 +469,13 @@ class ContinualClassifier:
         """Read what `save` wrote; an interrupted step is loaded with its progress unless `finished` is set."""
         place = Path(folder)
         saved = read_newest(place, finished)
-        made = cls.__new__(cls)
-        made.device = pick_device(str(device))
         try:
-            made.learner = learner_from_entry(saved, made.device, place)
-            made._reset()
+            learner = learner_from_entry(saved, pick_device(str(device)), place)
+            made = cls(**learner.parameters(), device=device)
+            made._adopt(learner)
             made.class_names, made.history, made.begun = saved["class_names"], history_of(saved), saved["begun"]
             made.learned_images = LearnedImages(**saved["learned_images"])
+            made.integer_labels = bool(saved.get("integer_labels", False))
         except OTHER_VERSION as error:
             reason = f"{type(error).__name__}: {error}"
             raise DataError(f"the agent in {place} was saved by another version ({reason})") from error
@@ -362,7 +485,7 @@ class ContinualClassifier:
     def saving_to(self, folder: str | Path, options: Options | None = None) -> Iterator[Self]:
         """Write checkpoints of each step to the folder, and the model when the step is finished."""
         place, options = Path(folder), options or Options()
-        checkpointer = Checkpointer(place, options, self.device, self.entry)
+        checkpointer = Checkpointer(place, options, self.learner.device, self.entry)
         previous = self.folder, self.keep, self.watcher
         with locked(place), set_aside_on_divergence(place):
             self._require_same_agent(place)

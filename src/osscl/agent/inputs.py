@@ -4,6 +4,7 @@ from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from numbers import Integral
+from os import PathLike
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -130,6 +131,13 @@ def check_pixels(images: Images | None, labels: Sequence[Any], unlabeled: Images
     digests = pixel_digests(rows)
     require_consistent(digests, names)
     return PixelStep(rows, names, others, _content_hash(rows, others, names), digests)
+
+
+def require_arrays(*parts: Any) -> None:
+    """Networks trained from scratch need pixels of one size, which only the caller can choose."""
+    for images in parts:
+        if isinstance(images, list | tuple) and images and isinstance(images[0], str | PathLike):
+            raise DataError("encoder='scratch' takes uint8 arrays: read files with osscl.load_folder(folder, size=64)")
 
 
 def require_consistent(digests: Sequence[int], names: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from osscl.agent.inputs import (
     PixelStep,
     check_pixels,
     pixel_digests,
+    require_arrays,
     require_learnable,
     require_memory_for,
 )
@@ -20,9 +21,9 @@ from osscl.agent.store import StepOutcome
 from osscl.config import plain
 from osscl.data.folders import require_size
 from osscl.device import precision_of, prepare
-from osscl.errors import DataError
+from osscl.errors import DataError, UserError
 from osscl.methods import method_class
-from osscl.methods.base import Method, Progress, Runtime, Setting
+from osscl.methods.base import Forgetting, Method, Progress, Runtime, Setting
 from osscl.runs.evaluate import finite_logits, refuse_divergence
 from osscl.runs.model import Model, agent_of, entry_of
 from osscl.runs.run import threads_for
@@ -43,6 +44,7 @@ class NetworkLearner:
         self.setting: Setting | None = None
 
     def check(self, images: Images | None, labels: Sequence[Any], unlabeled: Images | None) -> PixelStep:
+        require_arrays(images, unlabeled)
         return check_pixels(images, labels, unlabeled)
 
     def digests(self, images: Images) -> tuple[int, ...]:
@@ -103,6 +105,12 @@ class NetworkLearner:
         net(x).square().sum().backward()
         return (time.monotonic() - started) / TIMED_VIEWS
 
+    def remove(self, gone: str, class_names: Sequence[str]) -> None:
+        """Delete everything kept of a class; the networks are not unlearned."""
+        if not isinstance(self.agent, Forgetting):
+            raise UserError(f"{self.recipe.display_name} cannot remove a class: only ursl and ursl-plus can")
+        self.agent.forget(class_names.index(gone))
+
     def snapshot(self) -> Callable[[], None]:
         """A function that restores the learner as it is now; a half-trained network can neither predict nor restart."""
         before = dict(vars(self))
@@ -123,6 +131,11 @@ class NetworkLearner:
     def entry(self, class_names: Sequence[str]) -> dict[str, Any]:
         assert self.agent is not None and self.setting is not None
         return entry_of(self.agent, self.setting, self.recipe.as_made(), class_names)
+
+    def parameters(self) -> dict[str, Any]:
+        """The arguments of the `ContinualClassifier` that would make this learner."""
+        made = vars(self.recipe)
+        return {"encoder": "scratch", **{name: made[name] for name in made}}
 
     def is_same(self, entry: Mapping[str, Any]) -> bool:
         """Whether an entry was made with these settings."""

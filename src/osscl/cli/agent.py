@@ -52,7 +52,7 @@ def fit(
             help="efficientnet-lite0 (default if installed), a folder or hub id of a Hugging Face model, or scratch."
         ),
     ] = None,
-    views: Annotated[int, typer.Option(min=1, max=6, help="Views of an image that are embedded.")] = 2,
+    views: Annotated[int, typer.Option(min=1, max=6, help="Number of views embedded per image.")] = 2,
     memory: Annotated[int, typer.Option(min=0, help="Labelled images (embeddings) kept, over all classes.")] = 1000,
     reject: Annotated[float, typer.Option(help="Share of known images that may be called unknown.")] = 0.05,
     bundle: Annotated[
@@ -64,9 +64,9 @@ def fit(
     size: Annotated[int | None, typer.Option(min=8, help="For scratch: pixels per side, a multiple of 8.")] = None,
     grey: Annotated[bool, typer.Option("--grey", help="For scratch: convert images to grey.")] = False,
     augmentation: Annotated[
-        str | None, typer.Option(help="For scratch: photos; or glyphs, for signs and letters.")
+        str | None, typer.Option(help="For scratch: photos, or glyphs for signs and letters.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="For scratch.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="For scratch: the random seed.")] = 0,
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
     engine: EmbeddingEngine = "local",
@@ -85,6 +85,7 @@ def fit(
         method, schedule, encoder=encoder, views=views, reject=reject, changes=changes or (), memory=memory,
         seed=seed, augmentation=augmentation, device=device,
     )  # fmt: skip
+    _ = made.learner  # wrong settings are reported before images are read
     pixels = PixelFormat(1 if grey else 3, size or DEFAULT_SIZE)
     made = _same_agent(made, agent, labeled, pixels, device)
     if encoder is None and method is None and schedule is None and lite0_weights() is None:
@@ -351,7 +352,7 @@ def _embed(
     if labeled is not None:
         if not files:
             raise UserError(found.skipped[0].reason)
-        require_every_class(labeled, given.labels, labels)
+        require_every_class(labeled, given.labels, labels, [one.reason for one in found.skipped])
     _require_one_class_each(image_digests(found), labels, files)
     pile = learner.embed(others.files, _counting("unlabelled", check_time))
     problems = [*given.notes, *others.notes, *(one.reason for part in (found, pile) for one in part.skipped)]
@@ -407,7 +408,7 @@ def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str])
                 "warning: without unlabelled images the statistics of earlier classes are dropped, and known/unknown "
                 "scores may change in scale"
             )
-        minutes = made.learner.estimated_minutes(step) if made.device.type == "cpu" else None  # type: ignore[arg-type]
+        minutes = made.learner.estimated_minutes(step) if made.learner.device.type == "cpu" else None  # type: ignore[arg-type]
         if minutes is not None and minutes > 0.5:
             typer.echo(f"estimated time on this CPU: {max(1, round(minutes))} minutes")
 

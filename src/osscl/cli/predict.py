@@ -24,7 +24,9 @@ MOST_SUMMARIZED = 400  # held-out rows in the closing line
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run, or of an agent.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="The folder of a run or of an agent, or an exported .onnx file.")
+    ],
     images: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[IMAGE]...", help="Image files or folders (searched recursively); else test images."),
@@ -44,14 +46,17 @@ def predict(
     format: Annotated[str, typer.Option(help="table, csv or json.")] = "table",
 ) -> None:  # fmt: skip
     """Predict the class of each image, and whether it looks known."""
-    from osscl.runs.model import load, require_threshold
+    from osscl.runs.model import load_model, require_threshold
 
     if format not in OUTPUT_FORMATS:
         raise unknown("format", format, OUTPUT_FORMATS)
+    if folder.suffix == ".onnx" or folder.is_file():
+        _predict_onnx(folder, images, (threshold, reject), top or 3, format)
+        return
     if (photos := photo_model(folder, device, threshold, reject)) is not None:
         _predict_photos(photos, images, reject, top or 3, format)
         return
-    loaded = load(folder, device)
+    loaded = load_model(folder, device)
     require_threshold(loaded, threshold, folder)
     threshold = loaded.threshold if threshold is None else threshold
     unread = False
@@ -69,20 +74,28 @@ def predict(
 def photo_model(folder: Path, device: str, threshold: float | None, reject: float | None) -> "PhotoModel | None":
     """The model of an agent with a pretrained encoder; None for other models."""
     from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.hub_export import exported_config, require_export
     from osscl.agent.photos import PhotoModel
     from osscl.runs.model import read_entry
 
-    if reject is not None and not 0 < reject < 1:
-        raise UserError(f"--reject must be between 0 and 1, got {reject:g}")
-    if "knowledge" not in read_entry(folder, tensors=False):
+    _require_share(reject)
+    exported_config(folder)  # those of other programs are refused
+    entry = read_entry(folder, tensors=False)
+    if "knowledge" not in entry:
         if reject is not None:
             raise UserError("--reject is for agents with a pretrained encoder; use --threshold")
         return None
     if threshold is not None:
         raise UserError("--threshold is for models without a pretrained encoder; use --reject")
+    require_export(folder, entry)
     made = ContinualClassifier.load(folder, device, finished=True).model
     assert isinstance(made, PhotoModel)
     return made
+
+
+def _require_share(reject: float | None) -> None:
+    if reject is not None and not 0 < reject < 1:
+        raise UserError(f"--reject must be between 0 and 1, got {reject:g}")
 
 
 def _image_files(paths: list[Path]) -> tuple[list[Path], list[str]]:
@@ -109,9 +122,37 @@ def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: flo
     report_problems(problems)
     predictions = photos.predict_embedded(found, reject)
     _show(predictions, [str(files[i]) for i in found.indices], [], top, form)
+    _explain_known(photos.reject if reject is None else reject, form)
+    if problems:
+        raise typer.Exit(2)
+
+
+def _explain_known(reject: float, form: str) -> None:
     if form == "table":
-        limit = 100 * (photos.reject if reject is None else reject)
-        typer.echo(f"known %: share of known images that look less known; below {limit:g} % unknown (--reject)")
+        typer.echo(f"known %: share of known images that look less known; below {100 * reject:g} % unknown (--reject)")
+
+
+def _predict_onnx(
+    file: Path, images: list[Path] | None, limits: tuple[float | None, float | None], top: int, form: str
+) -> None:
+    """Predict with an exported file; unreadable images among several are reported and skipped."""
+    from osscl.agent.onnx_model import OnnxModel
+
+    threshold, reject = limits
+    _require_share(reject)
+    if threshold is not None:
+        raise UserError("--threshold is for models without a pretrained encoder; use --reject")
+    model = OnnxModel(file)
+    if not images:
+        raise UserError("give images to predict")
+    files, problems = _image_files(images)
+    found, more = model.predict_files(files, reject)
+    problems += more
+    if not found:
+        raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+    report_problems(problems)
+    _show(found[0], [str(path) for path in found[1]], [], top, form)
+    _explain_known(model.reject if reject is None else reject, form)
     if problems:
         raise typer.Exit(2)
 
@@ -306,9 +347,9 @@ def _sorted_pixels(
 ) -> "list[SortedPicture]":
     from osscl.agent.sorting import predict_pixels, sort_files
     from osscl.data.folders import load_pictures
-    from osscl.runs.model import load, require_threshold
+    from osscl.runs.model import load_model, require_threshold
 
-    loaded = load(folder, device)
+    loaded = load_model(folder, device)
     require_threshold(loaded, threshold, folder)
     pictures = load_pictures(images, loaded.images.size, loaded.images.channels)
     report_problems(pictures.problems)
@@ -328,19 +369,22 @@ def _show_counts(pictures: "Sequence[SortedPicture]") -> None:
 
 def _page(pictures: "Sequence[SortedPicture]") -> str:
     """The contact sheet, unknown pictures first."""
-    from osscl.agent.contact_sheet import ShownPicture, contact_sheet
+    from osscl.agent.contact_sheet import MOST_SHOWN, ShownPicture, contact_sheet
 
     folders: dict[str, list[ShownPicture]] = {}
+    counts = Counter(str(picture.target.parent) for picture in pictures)
     for picture in sorted(pictures, key=lambda picture: (picture.known is not False, *_rank(picture))):
+        shown = folders.setdefault(str(picture.target.parent), [])
+        if len(shown) == MOST_SHOWN:
+            continue
         caption = f"nearest: {picture.name}" if picture.known is False else f"{picture.probability:.2f}"
         score = "" if picture.score is None else f", score {picture.score:.3f}"
         details = f"{picture.file}: {picture.name} {picture.probability:.2f}{score}"
-        shown = ShownPicture(picture.target, caption, details, picture.file)
-        folders.setdefault(str(picture.target.parent), []).append(shown)
+        shown.append(ShownPicture(picture.target, caption, details, picture.file))
     notes = ["Captions: the probability of the class, or the nearest class of an unknown picture."]
     if any(picture.known is None for picture in pictures):
         notes.append("This method does not detect unknown pictures: each went to its most likely class.")
-    return contact_sheet(f"{len(pictures)} sorted pictures", notes, folders)
+    return contact_sheet(f"{len(pictures)} sorted pictures", notes, folders, counts)
 
 
 def _rank(picture: "SortedPicture") -> tuple[bool, str, int, float]:
