@@ -4,6 +4,8 @@ import sys
 import pytest
 import torch
 
+from browser import FLAGS, PROGRAM, Window
+
 ALL = os.environ.get("OSSCL_ALL_TESTS") == "1"  # CI: a test that is skipped has failed, unless it needs a GPU
 
 
@@ -50,6 +52,18 @@ def refuses(typed):
         return line
 
     return call
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A window of Chromium; for one module, because other modules may run an event loop of their own."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs Playwright")
+    if PROGRAM is None:
+        pytest.skip("needs Chromium")
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
+        yield Window(launched)
+        launched.close()
 
 
 def _unless_it_needs_a_gpu(report, keywords):

@@ -28,7 +28,7 @@ from osscl.methods.base import SMOKE, Progress
 from osscl.paper.score import measured
 from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import refuse_divergent_loss
-from osscl.runs.model import load
+from osscl.runs.model import load_model
 from osscl.runs.record import read_records
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, configuration, experiment, make_spec, spec_from_plain
@@ -155,7 +155,7 @@ def raises(error):
         ("run digits --seeds 3-1", "seeds must be written as 0-2 or 0,3,5, got '3-1'"),
         ("run digits --memory 20 --set scenario.memory=10",
          "--set scenario.memory and --memory set the same field: remove one of them"),
-        ("runs nowhere", "no folder nowhere; give the folder that --out named"),
+        ("runs nowhere", "nowhere not found; give the folder used as --out"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_is_wrong_and_what_is_allowed(refused, command, line):
@@ -222,13 +222,25 @@ def test_a_wrong_value_of_an_option_is_named(refused, option, named, values):
     "change",
     f"""learner.gamma=-1 learner.gamma=nan learner.gamma=.inf learner.gamma=1e400 learner.gamma= learner.gamma=[1]
     learner.gamma=!!python/object:os.system learner.gama=1 learner.gamma.x=1 learner.epochs=.nan learner.epochs={BIG}
-    learner.base_temperature=0 learner.start=sideways learner.net.backbone=vgg learner.net.dim=99999999999
+    learner.net.backbone=vgg learner.net.dim=99999999999
     reference.predictor=0 reference.epochs_first=0 gate.eta=[-.inf,0] gate.prototype_views=99999999 head.momentum=2
     head.copies=99999999 memory.policy=best scenario.classes_per_step=[0] schedule.name=../../elsewhere
     schedule.row_cap=0 schedule.share=.inf""".split(),
 )
 def test_an_impossible_change_is_refused_by_its_field(refused, change):
     refused(*DIGITS, "--set", change, words=change.partition("=")[0].rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "words"),
+    [
+        ("ursl-plus", "start=sideways", ["start", "allowed: random, reference"]),
+        ("co2l", "base_temperature=0", ["base_temperature", "must be positive, or null"]),
+        ("gd", "batch=0", ["batch", "must be"]),
+    ],
+)
+def test_an_impossible_change_of_another_method_is_refused_with_what_is_allowed(refused, method, change, words):
+    refused(*DIGITS, "--method", method, "--set", change, words=words)
 
 
 @pytest.mark.parametrize(
@@ -467,7 +479,7 @@ def test_a_reference_from_a_shared_device_gives_no_time(stopped_early, osscl, tm
         assert osscl(*DIGITS)[0] == 0
     else:
         assert osscl(*DIGITS, "--shared-device")[0] == 0
-    assert osscl(*DIGITS, "--method", "ursl-plus")[0] == 0
+    assert osscl(*DIGITS, "--method", "ursl-plus-unlimited")[0] == 0
     records, _ = read_records(tmp_path / "runs")
     assert len(records) == 2 and all(record.made_by.shared_device for record in records)
     assert {phase.cached for record in records for phase in record.steps[0].phases} == {True, False}
@@ -478,9 +490,12 @@ def test_a_reference_from_another_device_gives_no_time(osscl, tmp_path, monkeypa
     assert osscl(*DIGITS)[0] == 0
     for kept in (tmp_path / "cache" / "references").glob("*.safetensors"):
         write_state(kept, {**read_state(kept), "device": "another"})
-    assert osscl(*DIGITS, "--method", "ursl-plus")[0] == 0
+    assert osscl(*DIGITS, "--method", "ursl-plus-unlimited")[0] == 0
     records, _ = read_records(tmp_path / "runs")
-    assert {record.configuration: record.made_by.timed for record in records} == {"ursl": True, "ursl-plus": False}
+    assert {record.configuration: record.made_by.timed for record in records} == {
+        "ursl": True,
+        "ursl-plus-unlimited": False,
+    }
 
 
 # ----- run and stream
@@ -659,7 +674,7 @@ def test_the_threshold_of_known_images_can_be_set(refused, osscl, copied, tmp_pa
         return [int(count) for count in re.findall(r"(\d+) look known", shown)]
 
     assert known("--threshold", "-1") == [400, 400] and known("--threshold", "1") == [0, 0]
-    assert known() == known("--threshold", str(load(copied, "cpu").threshold))
+    assert known() == known("--threshold", str(load_model(copied, "cpu").threshold))
     refused("predict", copied, "--threshold", "nan", words="--threshold")
     assert osscl(*LABELS_ONLY, "--out", tmp_path / "other")[0] == 0
     (other,) = (tmp_path / "other").iterdir()
@@ -671,7 +686,7 @@ def test_predict_samples_learned_classes_only(osscl, tmp_path):
     (folder,) = (tmp_path / "runs").iterdir()
     code, shown, _ = osscl("predict", folder)
     truths = re.findall(r"digits test [0-9]+\W+(\w+)", shown)
-    assert code == 0 and truths and set(truths) <= set(load(folder).classes)
+    assert code == 0 and truths and set(truths) <= set(load_model(folder).classes)
 
 
 def test_predict_without_images_samples_held_out_rows(osscl, refused, finished, monkeypatch):
@@ -735,7 +750,7 @@ def test_predict_takes_folders_and_skips_what_it_cannot_read(osscl, finished, tm
 def test_predict_as_json_has_the_numbers_of_the_python_api(osscl, finished, tmp_path):
     Image.new("L", (9, 9), 90).save(tmp_path / "one.png")
     (row,) = json.loads(osscl("predict", finished, "one.png", "--format", "json")[1])
-    model = load(finished, "cpu")
+    model = load_model(finished, "cpu")
     found = model.predict(model.read([tmp_path / "one.png"]))
     assert torch.equal(model.read(str(tmp_path / "one.png")), model.read([tmp_path / "one.png"]))
     assert row["class"] == found.names[0] and row["looks_known"] is bool(found.known[0])

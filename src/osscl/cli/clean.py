@@ -11,7 +11,7 @@ import typer
 
 CACHES = {
     "decoded data": "decoded", "reference networks": "references", "embeddings": "embeddings",
-    "index of records": "records.sqlite",
+    "thumbnails": "thumbnails", "index of records": "records.sqlite",
 }  # fmt: skip
 SET_ASIDE = re.compile(r"(checkpoint|model)\.(damaged|diverged|given-up)(-[0-9]+)?")
 EARLIER_MODEL = re.compile(r"model-[0-9]+(-[0-9]+)?\.safetensors")

@@ -23,12 +23,12 @@ SIDE = "A record, a folder of records, or a configuration as `osscl runs` names 
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
-    second: Annotated[str, typer.Argument(metavar="B", help="The same.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form.")],
     results: opt.Results = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are.")] = Path("runs"),
     measure: Annotated[str, typer.Option(help="final, average or forgetting.")] = "final",
     confidence: Annotated[float, typer.Option(help="Confidence level of the interval.")] = 0.95,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Pair by seed even if streams or schedules differ.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Compare even if streams or schedules differ.")] = False,
 ) -> None:
     """Compare two methods over seeds on identical streams: difference, confidence interval, two tests."""
     import textwrap

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osscl.cli.options import Out
+
 if TYPE_CHECKING:
     from osscl.runs.record import RunRecord
 
 
 def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream and the training.")] = 0,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for run folders.")] = Path("runs"),
+    out: Out = Path("runs"),
     smallest: Annotated[bool, typer.Option("--smallest", help="A few updates only: checks the installation.")] = False,
     photos: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Only write folders of drawn pictures for `osscl fit`.")
@@ -47,12 +49,12 @@ def demo(
     records = []
     with TemporaryDirectory() as shared:  # both URSLs share one reference network, which is not kept
         for name, spec in specs.items():
-            with watching(f"{name:<12}") as watcher:
+            with watching(f"{name:<20}") as watcher:
                 options = Options(out=out, device="cpu", references=Path(shared), watcher=watcher)
                 records.append((name, run(spec, options)))
     console.print()
     console.print(comparison(records))
-    folder = out / specs["URSL-plus"].id
+    folder = out / list(specs.values())[-1].id
     console.print(f"\nRun folder:  {folder}", soft_wrap=True)
     console.print(f"Try it:      {quoted(*program(), 'predict', folder)}", soft_wrap=True)
     console.print(f"Report:      {_report([record for _, record in records], out)}", soft_wrap=True)

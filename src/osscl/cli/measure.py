@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from osscl.cli.options import Data, Device
 from osscl.errors import SpecError
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
     from osscl.tools.bench import BenchSpec
 
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Data folder.", show_default=False)]
 Out = Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the results to this JSON file.")]
 
 
@@ -109,7 +108,9 @@ def _bench_methods(
 
 def study(
     name: Annotated[str, typer.Argument(metavar="EXPERIMENT", help="A named experiment; see `osscl list`.")],
-    variant: Annotated[list[str] | None, typer.Option(metavar="A.B=C[,D=E]", help="Changes; may be repeated.")] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(metavar="A.B=C[,D=E]", help="Fields to change; may be repeated.")
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs on U_1.")] = 60,
     schedule: Annotated[str, typer.Option(help="paper, or smoke for a quick check.")] = "paper",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream and the training.")] = 0,
@@ -145,7 +146,9 @@ def study(
 
 def study_heads(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run with --validation.")],
-    variant: Annotated[list[str] | None, typer.Option(metavar="A=B[,C=D]", help="Changes; may be repeated.")] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(metavar="A=B[,C=D]", help="Fields to change; may be repeated.")
+    ] = None,
     data: Data = None,
     device: Device = "auto",
     out: Out = None,

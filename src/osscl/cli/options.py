@@ -27,35 +27,38 @@ TABLE_FORMATS = ("text", "markdown", "csv", "latex")
 RESULTS = Path("results")
 UNFINISHED = 3  # exit code: run the same command again to continue
 
-Seeds = Annotated[str, typer.Option(help="0-2 or 0,3,5.")]
+Seeds = Annotated[str, typer.Option(help="Seeds, as in 0-2 or 0,3,5.")]
 Cells = Annotated[str | None, typer.Option(help="Comma-separated cells, rows or columns, with * and ?.")]
-ScheduleName = Annotated[str, typer.Option("--schedule", help="paper, short, smoke, demo.")]
-Shard = Annotated[str | None, typer.Option(metavar="I/N", help="Part I of N of the runs.")]
+ScheduleName = Annotated[str, typer.Option("--schedule", help="paper, short, smoke or demo.")]
+Shard = Annotated[str | None, typer.Option(metavar="I/N", help="Execute only part I of N of the runs.")]
 On = Annotated[str, typer.Option(help="paper: the paper's data sets; demo: digits among letters, small networks.")]
 Run = Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show existing records only.")]
 DryRun = Annotated[bool, typer.Option(help="Show the runs and their expected cost, and exit.")]
 Format = Annotated[str, typer.Option("--format", help="text, markdown, csv, latex.")]
 Results = Annotated[
     list[Path] | None,
-    typer.Option(metavar="DIR", help="Folder of records instead of ./results; repeatable. --out is always read too."),
+    typer.Option(metavar="DIR", help="Folder of records (default: ./results); may be repeated. --out is also read."),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")]
-Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Data folder; else $OSSCL_DATA, else the cache.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Data folder. Default: $OSSCL_DATA, else the cache.", show_default=False),
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are written.")]
 MaxMinutes = Annotated[
-    float | None, typer.Option(min=0, help="Stop cleanly after this long; bounds all local runs together.")
+    float | None, typer.Option(min=0, help="Stop cleanly after this long, in total for all local runs.")
 ]
 EngineName = Annotated[str, typer.Option("--engine", help="local: one run after another; ray: a Ray cluster.")]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Ray cluster to use; else one is started here.", show_default=False),
+    typer.Option(metavar="HOST:PORT", help="Ray cluster; else one is started locally.", show_default=False),
 ]
 GpuShare = Annotated[
-    float | None, typer.Option(help="Ray: GPUs per run, 1 by default; less than 1 shares one.", show_default=False)
+    float | None, typer.Option(help="GPUs per run with Ray (default 1); a fraction shares a GPU.", show_default=False)
 ]
 SharedDevice = Annotated[bool, typer.Option("--shared-device", help="The device is shared; exclude timings.")]
 ShareReferences = Annotated[bool, typer.Option(help="Share reference networks between runs.")]
-Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Write scalars to each run's folder.")]
+Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Log metrics in each run folder.")]
 
 
 # ----- which cells
@@ -134,8 +137,8 @@ class Recorded:
     files: frozenset[str]
 
     def missing(self, request: TableRequest, timed: bool = True) -> MissingRuns:
-        """What has yet to run; runs are repeated for their time only if it would count. A damaged record is left alone
-        and its run is not repeated."""
+        """Runs still to execute, including reruns for timing if timings are valid. A damaged record is left alone, and
+        its run is not repeated."""
         from osscl.paper.plan import retimed_id, to_be_timed
 
         specs = request.runs
@@ -182,8 +185,8 @@ class ExecutionOptions:
         return not self.options.shared_device and (share is None or share >= 1)
 
     def for_timing(self) -> "ExecutionOptions":
-        """Repeat runs in a folder of their own, so that records stay, and train their own reference networks: a shared
-        one may have been trained beside other work."""
+        """Repeat runs in a folder of their own, so that records stay, and train their own reference networks: a cached
+        one may have been timed on a shared device."""
         from osscl.runs.record import TIMED
 
         return replace(self, options=replace(self.options, out=self.options.out / TIMED, share_references=False))
@@ -257,8 +260,8 @@ def complete(request: TableRequest, recorded: Recorded, execution: ExecutionOpti
 def watch_for(
     engine: "Engine", options: "Options", track: str | None, title: str | None = None, quiet: bool = False
 ) -> "Watch | None":
-    """What reports on runs: local runs print progress under the title, or after their spec where there is none; with
-    Ray or `quiet` nothing is printed. Scalars are written anywhere."""
+    """What watches each run: local runs print progress under the title, or after their spec if there is none; with Ray
+    or `quiet` nothing is printed. Metrics are logged in all cases."""
     from functools import partial
 
     from osscl.runs.track import refuse_tracker
@@ -287,7 +290,7 @@ def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") ->
 
 
 def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
-    """Write scalars of a run; a module-level function, because Ray pickles it by name."""
+    """Log metrics of a run; a module-level function, because Ray pickles it by name."""
     from osscl.runs.track import tracking
 
     return tracking(out / spec.id / "tensorboard", beside)

@@ -75,7 +75,8 @@ def write_page(records: "Sequence[RunRecord]", target: Path, data: Path | None, 
 
     page = build_page(records, banks_of(records, data), compare_with_paper(records), refresh=refresh)
     write_text(target, page)
-    typer.echo(f"Wrote {target}: {len(records)} records, {len(page.encode()) / 1e6:.1f} MB")
+    many = f"{len(records)} record{'s' * (len(records) != 1)}"
+    typer.echo(f"Wrote {target}: {many}, {len(page.encode()) / 1e6:.1f} MB")
 
 
 def is_agent(place: Path) -> bool:

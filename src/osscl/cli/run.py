@@ -8,9 +8,12 @@ import typer
 
 from osscl.cli.options import (
     Address,
+    Data,
+    Device,
     EngineName,
     GpuShare,
     MaxMinutes,
+    Out,
     SharedDevice,
     ShareReferences,
     Track,
@@ -32,13 +35,11 @@ Peripheral = Annotated[list[str] | None, typer.Option(help="Peripheral data set;
 Labeled = Annotated[float | None, typer.Option(help="P: labelled share of the main training images.")]
 PerClass = Annotated[int | None, typer.Option(help="Labels per class, instead of a share.")]
 MemorySize = Annotated[int | None, typer.Option("--memory", help="|M|: labelled images kept; 0 for none.")]
-Regime = Annotated[str | None, typer.Option(help="Which unlabelled images appear when. Default: osscl.")]
+Regime = Annotated[str | None, typer.Option(help="Which classes appear unlabelled at each step. Default: osscl.")]
 Validation = Annotated[float | None, typer.Option(help="Share of the main training images held out for validation.")]
+SpecFile = Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="Read the spec from a file.")]
+StreamFile = Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="Read the stream from a file.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field; may be repeated.")]
-Data = Annotated[
-    Path | None,
-    typer.Option(metavar="DIR", help="Data folder. Default: $OSSCL_DATA, else the cache.", show_default=False),
-]
 
 
 def run(
@@ -54,12 +55,12 @@ def run(
     schedule: Annotated[str | None, typer.Option(help="paper (default), short, smoke or demo.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="One seed. Default: 0.", show_default=False)] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-2 or 0,3,5.")] = None,
-    spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="Read the spec from a file.")] = None,
-    stream_file: Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="Read a stream file.")] = None,
+    spec_file: SpecFile = None,
+    stream_file: StreamFile = None,
     changes: Changes = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     data: Data = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for run folders.")] = Path("runs"),
+    out: Out = Path("runs"),
     max_minutes: MaxMinutes = None,
     share_references: ShareReferences = True,
     shared_device: SharedDevice = False,
@@ -127,7 +128,7 @@ def _run_all(
 def _with_stream(
     specs: "list[RunSpec]", manifest: dict[str, Any] | None, options: "Options", engine: "Engine"
 ) -> "tuple[list[RunSpec], Stream | None]":
-    """The specs and, if it was read from a file, their stream; the spec then names its rows if they are unusual."""
+    """The specs, and the stream if it was read from a file; the spec stores a digest of rows other than the default."""
     from dataclasses import replace
 
     from osscl.device import pick_device
@@ -143,7 +144,7 @@ def _with_stream(
     banks = load_banks(spec, options.data, pick_device(options.device))
     stream = from_manifest(manifest, banks)
     if (stream.spec, stream.seed) != (spec.scenario, spec.seed):
-        raise SpecError("the stream file and the spec differ in scenario or seed")
+        raise SpecError("the stream file has another scenario or seed than the spec")
     digest = rows_digest(to_manifest(stream))
     if spec.stream is None and digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
         spec = replace(spec, stream=digest)
@@ -218,7 +219,7 @@ def runs(
     from osscl.storage import is_locked
 
     if not folder.is_dir():
-        raise UserError(f"no folder {folder}; give the folder that --out named")
+        raise UserError(f"{folder} not found; give the folder used as --out")
     records, problems = read_records(folder)
     for problem in problems:
         typer.echo(f"skipped: {printable(problem)}", err=True)
@@ -248,7 +249,7 @@ def runs(
         shown.add_row(f"{title}\n{file.parent.name}", states[file], DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
-        typer.echo("NAME HASH: several fields changed, or a method from outside the package; the record lists them.")
+        typer.echo("A hash after a name: several fields were changed, or the method is a custom one; see its record.")
     for file, spec in unfinished.items():
         if states[file] == "unfinished":
             typer.echo(f"resume: {_resume_command(file, spec, folder)}")
@@ -259,7 +260,7 @@ def _record_beside(file: Path) -> Path:
 
 
 def _state(folder: Path) -> str:
-    """The same command would only diverge again if nothing but a diverged checkpoint is left."""
+    """`diverged` if only a diverged checkpoint is left, since the same command would diverge again."""
     diverged = any(folder.glob("checkpoint.diverged*")) and not any(folder.glob("checkpoint.safetensors"))
     return "diverged" if diverged else "unfinished"
 

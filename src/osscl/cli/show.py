@@ -12,7 +12,6 @@ from typing import Any
 import typer
 import yaml
 from rich import box
-from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
@@ -26,7 +25,6 @@ from osscl.runs.spec import RunSpec, describe_schedule, display_name, spec_to_pl
 from osscl.text import printable
 
 DASH = "—"
-MIN_WIDTH = 10  # columns of the terminal that a column of prose needs
 
 
 def console() -> Console:
@@ -57,23 +55,6 @@ def new_table(*columns: str, caption: str | None = None) -> SafeTable:
     made = SafeTable(caption=caption)
     for name in columns:
         made.add_column(printable(name), overflow="fold")
-    return made
-
-
-def narrow_table(*columns: str) -> SafeTable:
-    """A table without a frame, for many columns or one-line rows."""
-    made = new_table(*columns)
-    made.box, made.padding, made.pad_edge, made.show_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False, False
-    return made
-
-
-def unbroken(made: Table, columns: int, width: int) -> Table:
-    """Keep the first columns on one line, so that their names can be copied, if that leaves room for the others."""
-    first = made.columns[:columns]
-    longest = [max(cell_len(str(cell)) for cell in (column.header, *column.cells)) for column in first]
-    if sum(longest) + MIN_WIDTH * (len(made.columns) - columns) <= width:
-        for column in first:
-            column.no_wrap = True
     return made
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="list|T1..T18|F1|F2|L1..L3", help="A table, figure or limitation; `list` shows all of them."
+        metavar="list|main|T1..T18|F1|F2|L1..L3",
+        help="A table, figure or limitation; `list` shows all of them, `main` the main results.",
     ),
 ]
 Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the curves of F1 or F2.")]
@@ -81,12 +82,16 @@ def table(
 def show_request(request: opt.TableRequest, records: "dict[str, RunRecord]", format: str, svg: Path | None) -> None:
     """Print the table or figure, and draw the figure where a file is given."""
     from osscl.paper.score import outcome
-    from osscl.paper.tables import FIGURES
+    from osscl.paper.tables import FIGURES, MAIN
     from osscl.report.curves import gate_svg
+    from osscl.report.main_results import main_results
     from osscl.report.paper_comparison import figure_table, paper_table
     from osscl.storage import write_text
 
     asked = request.table
+    if asked.id == MAIN.id:
+        show_table(main_results(asked, records, request.schedule, request.seeds), format)
+        return
     if asked.id not in FIGURES:
         show_table(paper_table(asked, records, request.schedule, request.seeds), format)
         return

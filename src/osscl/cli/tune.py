@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from osscl.cli.run import Changes, Data, Labeled, Main, MemorySize, Name, PerClass, Peripheral, Regime, Validation
+from osscl.cli.options import Data, Device
+from osscl.cli.run import Changes, Labeled, Main, MemorySize, Name, PerClass, Peripheral, Regime, SpecFile, Validation
 from osscl.cli.specs import spec_from_file, spec_of
 from osscl.errors import SpecError, Stopped
 
@@ -27,16 +28,16 @@ def tune(
     regime: Regime = None,
     validation: Validation = None,
     method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`. Default: ursl.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="paper (the default), short, smoke, demo.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="paper (default), short, smoke or demo.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed. Default: 0.", show_default=False)] = None,
-    spec_file: Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="A spec from a file.")] = None,
+    spec_file: SpecFile = None,
     changes: Changes = None,
     search: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUES", help=SEARCH)] = None,
-    space: Annotated[str | None, typer.Option(help="paper: its Table 7; ursl's default without --search.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Number of trials over all workers and sessions.")] = 20,
+    space: Annotated[str | None, typer.Option(help="Predefined space: paper (Table 7), the default for ursl.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials, over all workers.")] = 20,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after this long.")] = None,
     prune_after: Annotated[int, typer.Option(min=1, help="Finished trials before any is pruned.")] = 5,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N.")] = "auto",
+    device: Device = "auto",
     data: Data = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where trials and their runs are written.")] = Path("tuning"),
 ) -> None:  # fmt: skip

@@ -1,0 +1,66 @@
+"""Work that takes longer than a request: done once for each version, by one thread, with its progress."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from osscl.data.folders import ReadProgress
+from osscl.errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class WorkState(Generic[T]):
+    """How far the work is."""
+
+    version: str = ""
+    done: int = 0
+    of: int = 0
+    value: T | None = None
+    error: str = ""
+
+
+class BackgroundWork(Generic[T]):
+    """Computes a value for the newest version asked for."""
+
+    def __init__(self, work: Callable[[ReadProgress], T]) -> None:
+        self.work = work
+        self.lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+        self.now: WorkState[T] = WorkState()
+        self.last: T | None = None  # value, also of an earlier version
+
+    def state(self, version: str) -> WorkState[T]:
+        """The state of the work for this version, which is started if it was not."""
+        with self.lock:
+            if self.now.version != version and (self.thread is None or not self.thread.is_alive()):
+                self.now = WorkState(version)
+                self.thread = threading.Thread(target=self._run, args=(version,), daemon=True)
+                self.thread.start()
+            return self.now if self.now.version == version else WorkState(version)
+
+    def again(self) -> None:
+        """Do the work again when it is next asked for."""
+        with self.lock:
+            if self.thread is None or not self.thread.is_alive():
+                self.now = WorkState()
+
+    def wait(self, seconds: float) -> None:
+        """Give work that is nearly done the time to finish."""
+        if self.thread is not None:
+            self.thread.join(seconds)
+
+    def _run(self, version: str) -> None:
+        def count(done: int, of: int) -> None:
+            self.now = WorkState(version, done, of)
+
+        try:
+            self.last = self.work(count)
+            self.now = WorkState(version, value=self.last)
+        except UserError as error:
+            self.now = WorkState(version, error=str(error))
+        except BaseException:
+            self.now = WorkState(version, error="this failed unexpectedly; the terminal of `osscl serve` says more")
+            raise

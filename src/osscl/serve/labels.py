@@ -1,0 +1,83 @@
+"""Labels of the next step, kept in the agent's folder: pictures of the pile, and uploaded ones with their content."""
+
+import json
+import threading
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from osscl.config import from_plain
+from osscl.errors import UserError
+from osscl.serve.answers import NextLabel, NextLabels, RefusedRequest, class_name
+from osscl.storage import atomic_write, write_text
+
+MOST_UPLOADS = 2000  # uploaded pictures that wait for the next step
+
+
+class LabelBook:
+    """The labels of the next step; a picture has one label, the newest."""
+
+    def __init__(self, own: Path) -> None:
+        self.own = own
+        self.lock = threading.Lock()
+
+    @property
+    def file(self) -> Path:
+        return self.own / "labels.json"
+
+    def upload(self, key: str) -> Path:
+        """Where the content of an uploaded picture is kept until it is taught."""
+        return self.own / "uploads" / key
+
+    def read(self) -> dict[str, NextLabel]:
+        try:
+            saved = json.loads(self.file.read_text(encoding="utf-8"))
+            return {row["id"]: from_plain(NextLabel, row) for row in saved}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError, UserError):
+            raise UserError(f"{self.file} is damaged: move it away to start the next step afresh") from None
+
+    def shown(self) -> NextLabels:
+        labels = [*self.read().values()]
+        return NextLabels(labels, dict(sorted(Counter(one.name for one in labels).items())))
+
+    def add(self, labels: list[NextLabel], contents: dict[str, bytes] | None = None) -> None:
+        """Add or change labels; `contents` has the bytes of uploaded pictures."""
+        with self.lock:
+            there = self.read()
+            uploads = {one.id for one in [*there.values(), *labels] if one.source == "upload"}
+            if len(uploads) > MOST_UPLOADS:
+                raise RefusedRequest(
+                    413, f"at most {MOST_UPLOADS} uploaded pictures can wait for the next step: teach them first"
+                )
+            for key, content in (contents or {}).items():
+                with atomic_write(self.upload(key)) as draft:
+                    draft.write_bytes(content)
+            self._write({**there, **{one.id: one for one in labels}})
+
+    def drop(self, keys: list[str] | None) -> None:
+        """Remove these labels, or all; labels that were changed meanwhile stay."""
+        with self.lock:
+            there = self.read()
+            self._write({} if keys is None else {key: one for key, one in there.items() if key not in {*keys}})
+
+    def forget(self, taught: list[NextLabel]) -> None:
+        """Remove labels that were taught, unless they have been changed since."""
+        with self.lock:
+            self._write({key: one for key, one in self.read().items() if one not in taught})
+
+    def _write(self, labels: dict[str, NextLabel]) -> None:
+        write_text(self.file, json.dumps([asdict(one) for one in labels.values()]))
+        folder = self.own / "uploads"
+        for path in folder.iterdir() if folder.is_dir() else ():
+            if path.name not in labels and not path.name.startswith("."):
+                path.unlink(missing_ok=True)
+
+
+def label_pile(name: str, keys: list[str], files: dict[str, str]) -> list[NextLabel]:
+    """Labels of pictures of the pile; refused if one is not in it."""
+    name = class_name(name)
+    if missing := [key for key in keys if key not in files]:
+        raise RefusedRequest(404, f"no picture {missing[0]} in the pile: it may have been moved or changed")
+    return [NextLabel(key, name, files[key], "pile") for key in dict.fromkeys(keys)]

@@ -1,0 +1,244 @@
+"""Everything that a server has: the agent, the pile, the test folder, the labels of the next step, the teaching."""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from osscl.agent.embeddings import file_key
+from osscl.agent.photos import PhotoLearner
+from osscl.data.cache import cache_dir
+from osscl.data.folders import ReadProgress
+from osscl.errors import DataError, UserError
+from osscl.serve.answers import (
+    AgentState,
+    GiveLabels,
+    GoBack,
+    Merge,
+    NextLabel,
+    NextLabels,
+    PilePicture,
+    PileState,
+    RefusedRequest,
+    Remove,
+    Rename,
+    SectionPage,
+    TeachingState,
+    TestState,
+    class_name,
+    shown_name,
+)
+from osscl.serve.background import BackgroundWork
+from osscl.serve.decoding import MOST_BYTES, Decoder, decode_upload, jpeg_of_file
+from osscl.serve.desk import OWN, Desk
+from osscl.serve.folder import FolderContents, read_folder
+from osscl.serve.labels import LabelBook, label_pile
+from osscl.serve.teaching import Teaching
+from osscl.serve.views import SortedPile, sorted_pile, tested_folder
+from osscl.storage import atomic_write
+from osscl.text import printable
+
+MOST_PROBLEMS = 20  # listed
+PATIENCE = 0.5  # seconds that a request waits for work that may be done soon
+
+
+class Rooms:
+    """One agent, its folders, and what people do with them."""
+
+    def __init__(self, folder: Path, pile: Path | None, test: Path | None, device: str = "auto") -> None:
+        for place in (pile, test):
+            if place is not None and not place.is_dir():
+                raise UserError(f"{place} is not a folder")
+        self.folder, self.own, self.decoder = folder, folder / OWN, Decoder()
+        self.desk = Desk(folder, self.decoder, device)
+        self.own.mkdir(exist_ok=True)
+        self.pile_folder, self.test_folder = pile, test
+        self.labels = LabelBook(self.own)
+        self.teaching = Teaching(folder, pile, test, device)
+        self.pile: BackgroundWork[tuple[FolderContents, SortedPile]] = BackgroundWork(self._sort_pile)
+        self.test: BackgroundWork[TestState] = BackgroundWork(self._run_test)
+        self.teaching.resume()
+
+    def open(self) -> None:
+        """Start what the first request would wait for."""
+        if self.pile_folder is not None:
+            self.pile.state(self.desk.agent().version)
+        for work in (self.decoder.start, self.desk.warm_up):
+            threading.Thread(target=work, daemon=True).start()
+
+    def close(self) -> None:
+        self.teaching.leave()
+        self.decoder.close()
+
+    # ----- the agent
+
+    def agent_state(self) -> AgentState:
+        agent = self.desk.agent()
+        settings = agent.learner.settings
+        return AgentState(
+            printable(self.folder.resolve().name), agent.version, self.desk.classes(), self.desk.history(),
+            self.desk.earlier(), settings.encoder, settings.memory, round(100 * settings.reject, 2),
+            self.desk.left_out(), self.pile_folder is not None, self.test_folder is not None,
+            warnings_of(agent.learner),
+        )  # fmt: skip
+
+    def rename(self, given: Rename) -> AgentState:
+        new = class_name(given.new)
+        return self._edited(lambda: self.desk.edit(lambda made: made.rename(given.old, new)))
+
+    def merge(self, given: Merge) -> AgentState:
+        return self._edited(lambda: self.desk.edit(lambda made: made.merge(given.gone, given.into)))
+
+    def remove(self, given: Remove) -> AgentState:
+        return self._edited(lambda: self.desk.edit(lambda made: made.remove(given.name)))
+
+    def go_back(self, given: GoBack) -> AgentState:
+        return self._edited(lambda: self.desk.go_back(given.model))
+
+    def _edited(self, change: Callable[[], None]) -> AgentState:
+        self.teaching.require_idle()
+        change()
+        return self.agent_state()
+
+    # ----- the pile
+
+    def _sort_pile(self, progress: ReadProgress) -> tuple[FolderContents, SortedPile]:
+        assert self.pile_folder is not None
+        agent = self.desk.agent()
+        contents = read_folder(self.pile_folder, self.own / "pile.json", agent.learner, progress)
+        progress(len(contents), len(contents))
+        if not len(contents):
+            raise DataError(f"{self.pile_folder} contains no readable pictures")
+        return contents, sorted_pile(self.own, agent, contents)
+
+    def pile_state(self) -> PileState:
+        if self.pile_folder is None:
+            return PileState("none")
+        version = self.desk.agent().version
+        now = self.pile.state(version)
+        if now.value is None and not now.error:
+            self.pile.wait(PATIENCE)
+            now = self.pile.state(version)
+        if now.error:
+            return PileState("failed", error=now.error)
+        if now.value is None:
+            kind = "sorting" if now.done and now.done == now.of else "reading"
+            return PileState(kind, now.done, now.of)  # type: ignore[arg-type]
+        contents, made = now.value
+        problems = [printable(text) for text in contents.problems[:MOST_PROBLEMS]]
+        sections = [made.section(name) for name in made.rows]
+        return PileState(
+            "ready", version=version, pictures=len(contents), sections=sections, problems=problems,
+            problem_count=len(contents.problems),
+        )  # fmt: skip
+
+    def _ready_pile(self) -> tuple[FolderContents, SortedPile]:
+        if self.pile_folder is None:
+            raise RefusedRequest(404, "no pile is served: start with --pile DIR")
+        self.pile.state(self.desk.agent().version)
+        if self.pile.last is None:
+            raise RefusedRequest(404, "the pile is still being read")
+        return self.pile.last  # while a newer model sorts it, as the one before did
+
+    def section(self, name: str, start: int, count: int) -> SectionPage:
+        contents, made = self._ready_pile()
+        if name not in made.rows:
+            raise RefusedRequest(404, "there is no such section; the pile may have been sorted again")
+        rows = made.rows[name][start : start + count]
+        keys = [made.keys[row] for row in rows]
+        learned, waiting = self.desk.agent().learned_as(keys), self.labels.read()
+        pictures = [
+            PilePicture(
+                key, printable(contents.files[contents.places[key]]), made.classes[int(made.label[row])],
+                round(float(made.probability[row]), 4), round(100 * float(made.score[row]), 1), was,
+                waiting[key].name if key in waiting else None,
+            )
+            for row, key, was in zip(rows, keys, learned, strict=True)
+        ]  # fmt: skip
+        return SectionPage(made.section(name), start, pictures)
+
+    def picture(self, key: str, *, large: bool) -> bytes:
+        """A picture of the pile, or one that waits for the next step, as a JPEG."""
+        cached = cache_dir() / "thumbnails" / key[:2] / f"{key}.jpg"
+        path = self._path_of(key)
+        if not large and cached.is_file():
+            return cached.read_bytes()
+        try:
+            jpeg = self.decoder.run(_jpeg, path, key, large)
+        except DataError:
+            raise RefusedRequest(404, "the picture cannot be read any more") from None
+        if not large:
+            with contextlib.suppress(OSError), atomic_write(cached) as draft:
+                draft.write_bytes(jpeg)
+        return jpeg
+
+    def _path_of(self, key: str) -> Path:
+        """The file of a picture: only of the pile, or of a label that waits."""
+        waiting = self.labels.upload(key)
+        if waiting.is_file() and not waiting.is_symlink():
+            return waiting
+        path = self._ready_pile()[0].path_of(key)
+        if path is None:
+            raise RefusedRequest(404, "there is no such picture")
+        return path
+
+    # ----- the next step
+
+    def label(self, given: GiveLabels) -> NextLabels:
+        contents, _ = self._ready_pile()
+        files = {
+            key: printable(contents.files[contents.places[key]]) for key in given.pictures if key in contents.places
+        }
+        self.labels.add(label_pile(given.name, given.pictures, files))
+        return self.labels.shown()
+
+    def label_uploads(self, name: str, uploads: list[tuple[str | None, bytes]]) -> NextLabels:
+        """Keep uploaded pictures for the next step; one that cannot be read is refused."""
+        name, found = class_name(name), dict[str, bytes]()
+        labels = []
+        for file, content in uploads:
+            shown = shown_name(file)
+            if len(content) > MOST_BYTES:
+                raise RefusedRequest(413, f"{shown} is larger than {MOST_BYTES >> 20} MB")
+            self.decoder.run(decode_upload, content, shown, 8)
+            key = file_key(content).hex()
+            found[key] = content
+            labels.append(NextLabel(key, name, shown, "upload"))
+        self.labels.add(labels, found)
+        return self.labels.shown()
+
+    def teach(self) -> TeachingState:
+        contents = [step.content for step in self.desk.agent().made.history]
+        return self.teaching.start([*self.labels.read().values()], contents)
+
+    # ----- the test
+
+    def _run_test(self, progress: ReadProgress) -> TestState:
+        assert self.test_folder is not None
+        return tested_folder(self.own, self.desk.agent(), self.test_folder, progress)
+
+    def test_state(self) -> TestState:
+        if self.test_folder is None:
+            return TestState("none")
+        version = self.desk.agent().version
+        now = self.test.state(version)
+        if now.value is None and not now.error:
+            self.test.wait(PATIENCE)
+            now = self.test.state(version)
+        if now.error:
+            return TestState("failed", error=now.error)
+        return now.value or TestState("reading", now.done, now.of)
+
+
+def _jpeg(path: Path, key: str, large: bool) -> bytes:
+    return jpeg_of_file(path, key, large=large)
+
+
+def warnings_of(learner: PhotoLearner) -> list[str]:
+    """What a person should know about the pictures that the agent keeps."""
+    assert learner.knowledge is not None
+    if learner.settings.memory == 0:
+        return ["This agent was made with --memory 0 and keeps no pictures, so it cannot show examples."]
+    if not any(learner.knowledge.kept_examples):
+        return ["This agent was saved before example pictures were kept; pictures taught from now on are shown."]
+    return []

@@ -1,0 +1,231 @@
+"""The process that teaches one step of `osscl serve`; starting it again resumes the step."""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from osscl.agent.embeddings import Embedded
+from osscl.agent.examples import digest_of_key
+from osscl.config import from_plain
+from osscl.data.folders import ReadProgress
+from osscl.errors import Stopped, UserError
+from osscl.serve.answers import ChangedAnswer, NextLabel, StepResult, TeachingState, TestState
+from osscl.serve.desk import OWN, LoadedAgent, left_out_accuracy, version_of
+from osscl.serve.folder import FolderContents, is_inside, read_folder
+from osscl.serve.labels import LabelBook
+from osscl.serve.views import SortedPile, read_sorted, sorted_pile, tested_folder
+from osscl.storage import locked, write_text
+
+MOST_CHANGES = 200  # pictures listed that changed their answer
+SECONDS_BETWEEN_REPORTS = 0.1
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step that was asked for, as stored before it starts."""
+
+    id: str
+    labels: tuple[NextLabel, ...]
+    pile: str | None  # folder
+    test: str | None  # folder
+    before: tuple[str, ...]  # contents of the steps learned before
+
+    def write(self, own: Path) -> None:
+        write_text(own / "step.json", json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, own: Path) -> "PendingStep | None":
+        """The step that is pending, if there is one."""
+        try:
+            return from_plain(cls, json.loads((own / "step.json").read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, UserError):
+            raise UserError(f"{own / 'step.json'} is damaged: move it away; the labels are kept") from None
+
+    def forget(self, own: Path) -> None:
+        (own / "step.json").unlink(missing_ok=True)
+        (own / "stop").unlink(missing_ok=True)
+
+    @property
+    def state(self) -> TeachingState:
+        """How the step starts."""
+        classes = sorted({one.name for one in self.labels})
+        return TeachingState("running", self.id, "starting", pictures=len(self.labels), classes=classes)
+
+
+def write_status(own: Path, state: TeachingState) -> None:
+    write_text(own / "status.json", json.dumps(asdict(state)))
+
+
+@dataclass
+class Reporter:
+    """Writes progress to the agent's folder, and stops the step on request."""
+
+    own: Path
+    state: TeachingState
+    written: float = 0.0
+    can_stop: bool = True  # until the new model is saved
+
+    def phase(self, name: str) -> ReadProgress:
+        """A new phase, and a function that reports how far it is."""
+        self._write(replace(self.state, phase=name, done=0, of=0))
+
+        def count(done: int, of: int) -> None:
+            self.state = replace(self.state, done=done, of=of)
+            if time.monotonic() - self.written > SECONDS_BETWEEN_REPORTS or done == of:
+                self._write(self.state)
+
+        return count
+
+    def _write(self, state: TeachingState) -> None:
+        if self.can_stop and (self.own / "stop").exists():
+            raise Stopped
+        self.state, self.written = state, time.monotonic()
+        write_status(self.own, state)
+
+
+def teach_pending(folder: Path, device: str = "auto") -> None:
+    """Teach the step that is stored in the agent's folder."""
+    own = folder / OWN
+    with locked(own / "teaching"):
+        step = PendingStep.read(own)
+        if step is None:
+            return
+        reporter = Reporter(own, step.state)
+        try:
+            result = _taught(folder, own, step, reporter, device)
+        except Stopped:
+            write_status(own, replace(reporter.state, state="stopped", phase="", stopping=False))
+        except UserError as error:
+            write_status(own, replace(reporter.state, state="failed", phase="", error=str(error)))
+        else:
+            LabelBook(own).forget([*step.labels])
+            write_status(own, replace(reporter.state, state="finished", phase="", result=result))
+        step.forget(own)
+
+
+def _taught(folder: Path, own: Path, step: PendingStep, reporter: Reporter, device: str) -> StepResult:
+    reporter.phase("reading the agent")
+    agent = LoadedAgent.read(folder, device)
+    pile = _read_pile(own, step, agent, reporter)
+    is_new = [one.content for one in agent.made.history] == [*step.before]
+    before = _judged(own, step, agent, pile, reporter) if is_new else _judged_before(own, step)
+    notes = _learn(folder, own, step, agent, pile, reporter) if is_new else []
+    reporter.can_stop = False
+    after_agent = LoadedAgent.read(folder, device)
+    after = _judged(own, step, after_agent, pile, reporter)
+    history = after_agent.made.history
+    steps = [one for one in history[len(step.before) :] if not one.edit]
+    changes = _changes(before[0], after[0])
+    return StepResult(
+        new_classes=[name for one in steps for name in one.classes],
+        further_classes=[name for one in steps for name in one.further],
+        labeled=sum(one.labeled for one in steps),
+        relabeled=sum(bool(one.edit) for one in history[len(step.before) :]),
+        left_out_before=left_out_accuracy(history[: len(step.before)]),
+        left_out_after=left_out_accuracy(history),
+        test_before=before[1].accuracy if before[1] is not None else None,
+        test_after=after[1].accuracy if after[1] is not None else None,
+        pile=len(after[0].keys) if before[0] is not None and after[0] is not None else 0,
+        changed=len(changes),
+        changes=changes[:MOST_CHANGES],
+        notes=notes,
+    )
+
+
+Judged = tuple[SortedPile | None, TestState | None]
+
+
+def _read_pile(own: Path, step: PendingStep, agent: LoadedAgent, reporter: Reporter) -> FolderContents | None:
+    if step.pile is None:
+        return None
+    return read_folder(Path(step.pile), own / "pile.json", agent.learner, reporter.phase("reading the pile"))
+
+
+def _judged(
+    own: Path, step: PendingStep, agent: LoadedAgent, pile: FolderContents | None, reporter: Reporter
+) -> Judged:
+    """What a model says about the pile and the test folder."""
+    test = None
+    if step.test is not None:
+        test = tested_folder(own, agent, Path(step.test), reporter.phase("testing"))
+    if pile is None:
+        return None, test
+    reporter.phase("comparing answers")
+    return sorted_pile(own, agent, pile), test
+
+
+def _judged_before(own: Path, step: PendingStep) -> Judged:
+    """What the model before the step said, if it was killed after the new model was saved."""
+    return read_sorted(own / f"pile-{version_of([*step.before])}"), None
+
+
+def _learn(
+    folder: Path, own: Path, step: PendingStep, agent: LoadedAgent, pile: FolderContents | None, reporter: Reporter
+) -> list[str]:
+    """Learn the labelled pictures, and correct those that were learned as another class; returns notes."""
+    made, learner = agent.made, agent.learner
+    files, labels, notes = _labelled_files(own, step, pile)
+    found = learner.embed(files, reporter.phase("reading labelled pictures"))
+    notes += [one.reason for one in found.skipped]
+    names = [labels[i].name for i in found.indices]
+    changed = [
+        i for i, row in enumerate(found.rows) if learner.store.key(int(row)).hex() != labels[found.indices[i]].id
+    ]
+    if changed:
+        raise UserError(f"{labels[found.indices[changed[0]]].file} has changed since it was labelled: label it again")
+    learned = made.classes_by_digest([digest_of_key(learner.store.key(int(row))) for row in found.rows])
+    wrong = [i for i, was in enumerate(learned) if was not in (None, names[i])]
+    given = learner.step(found, names, pile.found if pile is not None else _nothing(found))
+    reporter.phase("learning")
+    with made.saving_to(folder):
+        if any(was is None for was in learned):
+            made.update_step(given)
+        for i in wrong:
+            made.relabel(files[found.indices[i]], names[i])
+    if not wrong and all(was is not None for was in learned):
+        raise UserError("nothing new: all of these pictures have been learned")
+    return notes
+
+
+def _labelled_files(
+    own: Path, step: PendingStep, pile: FolderContents | None
+) -> tuple[list[Path], list[NextLabel], list[str]]:
+    """The file of each label; labels whose picture is gone are listed in notes."""
+    files, labels, notes = list[Path](), list[NextLabel](), list[str]()
+    for one in step.labels:
+        path = LabelBook(own).upload(one.id) if one.source == "upload" else pile.path_of(one.id) if pile else None
+        if path is not None and path.is_file() and (one.source == "pile" or is_inside(own, path)):
+            files.append(path)
+            labels.append(one)
+        else:
+            notes.append(f"{one.file}: no longer exists")
+    if not files:
+        raise UserError("none of the labelled pictures exists any more")
+    return files, labels, notes
+
+
+def _nothing(found: Embedded) -> Embedded:
+    return replace(found, indices=found.indices[:0], rows=found.rows[:0], skipped=(), notes=())
+
+
+def _changes(before: SortedPile | None, after: SortedPile | None) -> list[ChangedAnswer]:
+    """Pictures of the pile that are answered differently; a renamed or merged class does not occur in a step."""
+    if before is None or after is None:
+        return []
+    place = {key: row for row, key in enumerate(before.keys)}
+    pairs = [(key, before.answer(place[key]), after.answer(row)) for row, key in enumerate(after.keys) if key in place]
+    return [ChangedAnswer(key, was, now) for key, was, now in pairs if was != now]
+
+
+def main(arguments: Sequence[str]) -> None:
+    folder, device = arguments
+    teach_pending(Path(folder), device)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,166 @@
+"""Sorted piles and test results of a model, kept in the agent's folder so that they are computed once per model."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from osscl.agent.embeddings import silent
+from osscl.agent.evaluation import compare_with_truth
+from osscl.agent.photos import PhotoModel, image_rows
+from osscl.agent.sorting import predict_embedded
+from osscl.config import from_plain
+from osscl.data.folders import ReadProgress
+from osscl.errors import DataError, UserError
+from osscl.serve.answers import Accuracy, PileSection, TestedClass, TestState
+from osscl.serve.desk import LoadedAgent
+from osscl.serve.folder import FolderContents, read_folder
+from osscl.storage import read_cached_state, write_state, write_text
+
+MOST_KEPT = 4  # models whose results are kept
+FIRST = 12  # pictures of a section shown at once
+
+
+@dataclass(frozen=True)
+class SortedPile:
+    """What a model says about each picture of a pile."""
+
+    version: str
+    classes: tuple[str, ...]
+    keys: tuple[str, ...]
+    label: Tensor  # (n,) int64, columns of `classes`
+    probability: Tensor  # (n,)
+    score: Tensor  # (n,) share of known pictures that look less known
+    known: Tensor  # (n,) bool
+    group: Tensor  # (n,) int64; -1 for known pictures
+
+    def answer(self, row: int) -> str | None:
+        """The class of a picture; None if it looks unknown."""
+        return self.classes[int(self.label[row])] if bool(self.known[row]) else None
+
+    @cached_property
+    def rows(self) -> dict[str, list[int]]:
+        """The pictures of each section: groups of unknown ones, largest first; then known ones, surest first."""
+        found: dict[str, list[int]] = {}
+        for number in range(int(self.group.max()) + 1 if len(self.group) else 0):
+            found[f"group-{number + 1}"] = (self.group == number).nonzero().squeeze(1).tolist()
+        for c in range(len(self.classes)):
+            rows = ((self.label == c) & self.known).nonzero().squeeze(1)
+            if len(rows):
+                found[f"class-{c}"] = rows[self.score[rows].argsort(descending=True, stable=True)].tolist()
+        return found
+
+    def section(self, name: str) -> PileSection:
+        rows, is_group = self.rows[name], name.startswith("group-")
+        number = int(name.rpartition("-")[2])
+        title = f"Group {number}" if is_group else self.classes[number]
+        kind = "group" if is_group else "known"
+        return PileSection(name, kind, title, len(rows), [self.keys[row] for row in rows[:FIRST]])  # type: ignore[arg-type]
+
+
+def sorted_pile(own: Path, agent: LoadedAgent, contents: FolderContents) -> SortedPile:
+    """The sorted pile, from the agent's folder if this model has sorted these pictures."""
+    file = own / f"pile-{agent.version}"
+    saved = read_sorted(file)
+    if saved is not None and saved.keys == contents.keys:
+        return saved
+    found = predict_embedded(agent.model, contents.found, None, None)
+    column = {name: i for i, name in enumerate(agent.model.classes)}
+    made = SortedPile(
+        agent.version, agent.model.classes, contents.keys,
+        torch.tensor([column[name] for name in found.names], dtype=torch.long),
+        torch.tensor(found.probabilities), torch.tensor(found.scores),
+        torch.tensor(found.known, dtype=torch.bool),
+        torch.tensor([-1 if number is None else number for number in found.groups], dtype=torch.long),
+    )  # fmt: skip
+    write_state(file, {**vars(made), "classes": list(made.classes), "keys": list(made.keys)})
+    _keep_few(own, "pile-*.safetensors")
+    return made
+
+
+def read_sorted(file: Path) -> SortedPile | None:
+    saved = read_cached_state(file)
+    try:
+        return saved and SortedPile(**{**saved, "classes": tuple(saved["classes"]), "keys": tuple(saved["keys"])})  # type: ignore[return-value]
+    except (KeyError, TypeError):
+        return None
+
+
+def _keep_few(own: Path, pattern: str) -> None:
+    for path in sorted(own.glob(pattern), key=lambda path: -path.stat().st_mtime_ns)[MOST_KEPT:]:
+        path.unlink(missing_ok=True)
+
+
+def tested_folder(own: Path, agent: LoadedAgent, root: Path, progress: ReadProgress = silent) -> TestState:
+    """Accuracy and confusion on a folder of labelled pictures, from the agent's folder if nothing has changed."""
+    contents = read_folder(root, own / "test.json", agent.learner, progress, labeled=True)
+    file = own / f"test-{agent.version}.json"
+    saved = _read_result(file, contents.keys)
+    if saved is None:
+        saved = _tested(agent, contents)
+        write_text(file, json.dumps({"keys": contents.keys, "result": asdict(saved)}))
+        _keep_few(own, "test-*.json")
+    return saved
+
+
+def _read_result(file: Path, keys: Sequence[str]) -> TestState | None:
+    try:
+        saved: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return from_plain(TestState, saved["result"]) if saved["keys"] == list(keys) else None
+    except (OSError, ValueError, KeyError, TypeError, UserError):
+        return None
+
+
+def _tested(agent: LoadedAgent, contents: FolderContents) -> TestState:
+    if not len(contents):
+        raise DataError(f"{contents.root} contains no readable pictures in folders of their classes")
+    rows, labels = image_rows(contents.found), contents.labels
+    learned = agent.model.classes
+    result = compare_with_truth(agent.model.predict_rows(rows), labels, learned)
+    assert result.prediction.known is not None
+    names = sorted(set(labels), key=lambda name: (name not in learned, name))
+    others = ~result.learned
+    return TestState(
+        "ready",
+        accuracy=_accuracy(result.accuracy, agent.model, rows, labels),
+        auroc=result.auroc,
+        others=int(others.sum()),
+        others_known_percent=_percent(result.prediction.known[others]),
+        learned_pictures=sum(name is not None for name in agent.learned_as([*contents.keys])),
+        classes=[_tested_class(name, name in learned, labels, result.right, result.prediction.known) for name in names],
+        predicted=list(learned),
+        confusion=_confusion(names, labels, result.prediction.names, learned),
+    )
+
+
+def _accuracy(agent: float | None, model: PhotoModel, rows: Tensor, labels: Sequence[str]) -> Accuracy | None:
+    if agent is None:
+        return None
+    means = model.baseline_names(rows)["class means"]
+    right = [a == b for a, b in zip(means, labels, strict=True) if b in model.classes]
+    return Accuracy(round(100 * agent, 2), round(100 * sum(right) / len(right), 2), len(right))
+
+
+def _tested_class(name: str, learned: bool, labels: Sequence[str], right: Tensor, known: Tensor) -> TestedClass:
+    own = torch.tensor([label == name for label in labels])
+    return TestedClass(
+        name, learned, int(own.sum()), _percent(right[own]) if learned else None, _percent(known[own]) or 0.0
+    )
+
+
+def _percent(values: Tensor) -> float | None:
+    return round(100 * float(values.float().mean()), 1) if len(values) else None
+
+
+def _confusion(
+    names: Sequence[str], labels: Sequence[str], answers: Sequence[str], classes: Sequence[str]
+) -> list[list[int]]:
+    counts = {(name, answer): 0 for name in names for answer in classes}
+    for pair in zip(labels, answers, strict=True):
+        counts[pair] += 1
+    return [[counts[name, answer] for answer in classes] for name in names]

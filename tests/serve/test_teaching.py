@@ -1,0 +1,155 @@
+"""Teaching in the background: one at a time, stoppable, and resumed after a killed server with the same result."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from osscl.agent.classifier import ContinualClassifier
+from osscl.serve import teach
+from osscl.serve.desk import OWN
+from osscl.storage import is_locked
+from osscl.tools.battery import difference
+from serve.conftest import ended, group_of, teaching_processes, wait_for
+
+
+def knowledge(folder):
+    return ContinualClassifier.load(folder, "cpu").entry()["knowledge"]
+
+
+def label_a_group(client):
+    group = group_of(client)
+    client.put("/api/next", json={"name": "balloon", "pictures": group})
+    return group
+
+
+def test_a_named_group_is_taught_and_the_page_is_told_what_changed(client, agent, photos):
+    group = label_a_group(client)
+    fish = (photos / "test" / "umbrella" / "001.jpg").read_bytes()
+    client.post("/api/next/upload", data={"name": "fish"}, files=[("files", ("x.jpg", fish))])
+    assert client.post("/api/teach").status_code == 202
+    second = client.post("/api/teach")
+    assert second.status_code == 409 and "being taught" in second.json()["error"]
+    assert second.json()["running"]["classes"] == ["balloon", "fish"]
+    for path, body in (("rename", {"old": "boat", "new": "x"}), ("remove", {"name": "boat"})):
+        assert client.post(f"/api/classes/{path}", json=body).status_code == 409
+    assert client.post("/api/back", json={"model": "model-1"}).status_code == 409
+    events = client.get("/api/teach/events").text
+    assert events.startswith("event: teaching\ndata: ") and '"state": "finished"' in events
+    made = ended(client)["result"]
+    assert made["new_classes"] == ["balloon"] and made["further_classes"] == ["fish"]
+    assert made["labeled"] == len(group) + 1 and made["pile"] == 82
+    assert made["changed"] >= len(group) - 2 and made["changes"][0]["before"] is None
+    assert made["test_before"]["n"] == 40 and made["test_after"]["n"] == 48
+    assert made["left_out_after"]["n"] == 50 + len(group) + 1 and made["left_out_after"]["class_means"] > 50
+    assert "balloon" in [one["name"] for one in client.get("/api/agent").json()["classes"]]
+    assert client.get("/api/next").json()["labels"] == [] and [*(agent / OWN / "uploads").iterdir()] == []
+    assert not (agent / OWN / "step.json").exists() and client.post("/api/teach").status_code == 400
+    assert client.post("/api/teach/dismiss").json()["state"] == "idle"
+
+
+def test_a_step_can_be_stopped_and_the_labels_are_kept(client, agent):
+    group, before = label_a_group(client), (agent / "model.safetensors").read_bytes()
+    client.post("/api/teach")
+    assert client.post("/api/teach/stop").json()["stopping"]
+    assert ended(client)["state"] == "stopped"
+    assert (agent / "model.safetensors").read_bytes() == before
+    assert client.get("/api/next").json()["classes"] == {"balloon": len(group)}
+
+
+def test_a_correction_of_a_taught_picture_relabels_it(client, agent, photos):
+    path = photos / "week2" / "car" / "000.jpg"
+    client.post("/api/next/upload", data={"name": "fish"}, files=[("files", ("car.jpg", path.read_bytes()))])
+    client.post("/api/teach")
+    made = ended(client)
+    assert made["state"] == "finished" and made["result"]["relabeled"] == 1, made
+    assert ContinualClassifier.load(agent, "cpu").learned_as([path]) == ["fish"]
+
+
+def test_a_step_without_anything_new_ends_with_a_sentence(client, photos):
+    path = photos / "week2" / "car" / "000.jpg"
+    client.post("/api/next/upload", data={"name": "car"}, files=[("files", ("car.jpg", path.read_bytes()))])
+    client.post("/api/teach")
+    made = ended(client)
+    assert made["state"] == "failed" and "nothing new" in made["error"]
+
+
+def test_a_teaching_process_that_is_killed_is_reported(client, agent):
+    label_a_group(client)
+    client.post("/api/teach")
+    for process in wait_for(lambda: teaching_processes(agent)):
+        os.kill(process, signal.SIGKILL)
+    made = ended(client)
+    assert made["state"] == "failed" and "the labels are kept" in made["error"]
+    assert not (agent / OWN / "step.json").exists() and client.get("/api/next").json()["labels"]
+
+
+def test_a_killed_server_resumes_the_step_with_the_same_result(serve, agent, demo, tmp_path, client):
+    import shutil
+
+    group = label_a_group(client)
+    whole = tmp_path / "whole"
+    shutil.copytree(agent, whole)
+    server = serve()
+    assert server.ask("/api/teach", {})[0] == 202
+    wait_for(lambda: "reading" in (agent / OWN / "status.json").read_text() and teaching_processes(agent))
+    server.kill()
+    for process in teaching_processes(agent):
+        os.kill(process, signal.SIGKILL)
+    wait_for(lambda: not is_locked(agent / OWN / "teaching"))
+    assert (agent / OWN / "step.json").exists() and len(ContinualClassifier.load(agent, "cpu").history) == 2
+    server = serve()
+    status = wait_for(lambda: (lambda now: now if now["state"] != "running" else None)(server.ask("/api/teach")[1]))
+    assert status["state"] == "finished" and status["result"]["new_classes"] == ["balloon"], status
+    labels = tuple(teach.LabelBook(whole / OWN).read().values())
+    contents = tuple(step.content for step in ContinualClassifier.load(whole, "cpu").history)
+    pile, test = (str((demo / "photos" / name).resolve()) for name in ("pile", "test"))
+    teach.PendingStep("whole", labels, pile, test, contents).write(whole / OWN)
+    teach.teach_pending(whole, "cpu")
+    assert difference(knowledge(agent), knowledge(whole)) is None and len(labels) == len(group)
+    last = [ContinualClassifier.load(place, "cpu").history[-1].content for place in (agent, whole)]
+    assert last[0] == last[1]
+
+
+def test_a_step_killed_after_its_model_was_saved_is_finished_not_repeated(client, agent, photos, monkeypatch):
+    label_a_group(client)
+    labels = tuple(teach.LabelBook(agent / OWN).read().values())
+    contents = tuple(step.content for step in ContinualClassifier.load(agent, "cpu").history)
+    teach.PendingStep("x", labels, str(photos / "pile"), None, contents).write(agent / OWN)
+    judged, calls = teach._judged, []
+
+    def dies(*args):
+        calls.append(args)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return judged(*args)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(teach, "_judged", dies)
+        teach.teach_pending(agent, "cpu")
+    assert len(ContinualClassifier.load(agent, "cpu").history) == 3
+    teach.teach_pending(agent, "cpu")
+    assert len(ContinualClassifier.load(agent, "cpu").history) == 3
+    made = client.get("/api/teach").json()
+    assert (
+        made["state"] == "finished" and made["result"]["changed"] > 0 and client.get("/api/next").json()["labels"] == []
+    )
+
+
+def test_a_server_with_another_pile_does_not_resume_the_step(agent, photos, tmp_path):
+    from osscl.errors import UserError
+    from osscl.serve.rooms import Rooms
+
+    (agent / OWN).mkdir(exist_ok=True)
+    teach.PendingStep("x", (), str(tmp_path / "elsewhere"), None, ()).write(agent / OWN)
+    with pytest.raises(UserError, match=r"start with --pile .*elsewhere to resume"):
+        Rooms(agent, photos / "pile", None, "cpu")
+
+
+def test_the_first_answer_comes_soon_after_the_start(serve, photos):
+    """Loose, for busy machines; docs/own-images.md has what was measured."""
+    server = serve()
+    status, state = server.ask("/api/agent")
+    assert status == 200 and len(state["classes"]) == 5
+    assert time.monotonic() - server.started < 60
