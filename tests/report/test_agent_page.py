@@ -1,14 +1,26 @@
 """The page of an agent says what its history holds."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-import chromium
+from osscl.agent.knowledge import learn_rows
 from osscl.agent.store import HeadChoice, LearnedStep
-from osscl.report.agent_page import agent_conclusion, build_agent_page, class_table, step_numbers, step_table
+from osscl.learn.unknown import summarise_pile
+from osscl.report.agent_page import (
+    agent_conclusion,
+    build_agent_page,
+    calibration_numbers,
+    calibration_words,
+    class_cards,
+    example_pictures,
+    step_numbers,
+    step_table,
+    why_no_pictures,
+)
 from osscl.report.formats import value_text
 
 VILE = "<script>alert(1)</script>"
@@ -47,8 +59,12 @@ def test_the_conclusion_says_what_it_knows_and_how_well_beside_a_baseline():
     assert "was not measured" in agent_conclusion([step("cat")], ["cat"])
 
 
-def test_classes_and_steps_are_tables():
-    assert [row[:2] for row in class_table(["cat", "owl"], HISTORY, None).rows] == [("cat", 1), ("owl", 2)]
+def test_every_class_says_when_it_came():
+    cards = class_cards(["cat", "owl", "wolf"], HISTORY, None)
+    assert {card.name: card.facts for card in cards} == {"cat": "since step 1", "owl": "since step 2", "wolf": ""}
+
+
+def test_steps_are_a_table():
     rows = [[value_text(value) for value in row] for row in step_table(HISTORY).rows]
     assert rows[1][:6] == ["2", "owl, more of cat", "30", "100", "40", "92.5"]
     assert rows[2][:6] == ["3", "renamed dog to wolf", "—", "—", "—", "—"]
@@ -64,14 +80,62 @@ def test_nothing_in_a_name_can_break_out_of_its_place():
     assert VILE not in page and "&lt;script&gt;alert(1)" in page
 
 
-@pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium")
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_is_drawn_without_an_error_and_nothing_sticks_out(tmp_path, width):
+def test_the_page_is_drawn_without_an_error_and_nothing_sticks_out(tmp_path, browser, width):
     (tmp_path / "agent.html").write_text(build_agent_page(ENTRY, "birds"), encoding="utf-8")
-    with chromium.Browser(tmp_path / "profile") as browser:
-        browser.open(tmp_path / "agent.html", width)
-        assert browser.evaluate("document.querySelectorAll('#accuracy svg circle').length") == 6
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width and browser.errors == []
+    browser.open(tmp_path / "agent.html", width)
+    assert browser.evaluate("document.querySelectorAll('#accuracy svg circle').length") == 6
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width and browser.errors == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_axe_finds_no_serious_barrier(tmp_path, browser, dark):
+    pytest.importorskip("axe_playwright_python")
+    (tmp_path / "agent.html").write_text(build_agent_page(ENTRY, "birds"), encoding="utf-8")
+    browser.open(tmp_path / "agent.html", 1280, dark=dark)
+    assert browser.barriers() == []
+
+
+# ----- agents that learned photographs
+
+
+@pytest.fixture(scope="module")
+def knowledge():
+    """Three classes of twenty rows, with a picture of every second row."""
+    rng = torch.Generator().manual_seed(0)
+    labels = [name for name in ("cat", "dog", "owl") for _ in range(20)]
+    rows = torch.randn(60, 8, generator=rng) + 4 * torch.eye(8)[torch.arange(3).repeat_interleave(20)]
+    pile = summarise_pile([torch.randn(50, 8, generator=rng)], [8])
+    return learn_rows(None, rows, labels, pile, [8], 60, lambda rows: [b"jpeg" * (i % 2) for i in rows])
+
+
+def test_the_page_shows_the_calibration_and_pictures_of_each_class(knowledge, browser, tmp_path):
+    entry = {
+        "history": [vars(step("cat", "dog", "owl"))],
+        "class_names": ["cat", "dog", "owl"],
+        "knowledge": knowledge.state(),
+        "settings": {"reject": 0.05},
+    }
+    numbers = calibration_numbers(entry, knowledge)["scores"]
+    assert sum(numbers["counts"]) == 60 and numbers["interval"][0] < numbers["threshold"] < numbers["interval"][1]
+    (tmp_path / "agent.html").write_text(build_agent_page(entry, "birds"), encoding="utf-8")
+    page = browser.open(tmp_path / "agent.html", 390)
+    assert page.locator("#unknown .threshold").count() == 1 and "of 60 labelled images" in calibration_words(
+        entry, knowledge
+    ).replace("Of", "of")
+    assert page.locator("#classes li").first.locator("img").count() == 6
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 390 and browser.errors == []
+
+
+def test_pictures_stay_within_their_budget_and_every_class_gets_one_first(knowledge):
+    assert {name: len(some) for name, some in example_pictures(knowledge, 16).items()} == {"cat": 2, "dog": 1, "owl": 1}
+
+
+def test_without_pictures_the_page_says_why(knowledge):
+    assert why_no_pictures(knowledge) is None
+    assert "trains a network of its own" in why_no_pictures(None)
+    assert "--memory 0" in why_no_pictures(replace(knowledge, kept_labels=(), kept_examples=()))
+    assert "version that kept no pictures" in why_no_pictures(replace(knowledge, kept_examples=(b"",) * 60))
 
 
 def test_the_command_makes_the_page_of_an_agent(typed, tmp_path):

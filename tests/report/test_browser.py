@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 
-import chromium
 from osscl.data.benchmarks import load_bank
 from osscl.report.page import build_page
 from osscl.report.paper_comparison import compare_with_paper
 from osscl.runs.record import read_records
 
-pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="needs Chromium")
 RESULTS = Path(__file__).parents[2] / "results"
 DESKTOP, PHONE = (1280, 900), (390, 844)
 SIZES = pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -20,12 +18,6 @@ PAGES = pytest.mark.parametrize("page", ["three", "results", "many", "demo"])
 CONCLUSION = "document.querySelector('.conclusion').textContent"
 BARS = "[...document.querySelectorAll('#final g > title')].map(title => title.textContent)"
 SHORT_CIFAR100 = "setting=cifar100-cifar10-p-0-05-m-500&schedule=short"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium.Browser(tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -63,24 +55,14 @@ def open_details(browser):
 
 
 def choose(browser, select, place):
-    browser.evaluate(
-        f"(s => {{ s.selectedIndex = {place}; s.dispatchEvent(new Event('change')); }})"
-        f"(document.getElementById('{select}'))"
-    )
+    browser.page.locator(f"#{select}").select_option(index=place)
     browser.settle()
 
 
 def pin(browser, *names):
     for name in names:
-        browser.evaluate(
-            f"[...document.querySelectorAll('.pins button')].find(b => b.textContent === '{name}').click()"
-        )
+        browser.page.locator(".pins").get_by_role("button", name=name, exact=True).click()
     browser.settle()
-
-
-def press(browser, key, code):
-    for kind in ("keyDown", "keyUp"):
-        browser.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
 
 # ----- the first screen
@@ -223,22 +205,68 @@ def test_an_ablation_is_a_difference_from_the_full_method_with_its_interval(brow
 def test_pinned_rows_are_compared_by_seed(browser, pages):
     browser.open(pages["demo"], *DESKTOP)
     assert browser.evaluate("document.querySelectorAll('#compare table').length") == 0
-    pin(browser, "ursl-plus", "labels-only")
+    pin(browser, "ursl-plus-unlimited", "labels-only")
     cells = browser.evaluate("[...document.querySelectorAll('#compare tbody tr > *')].map(cell => cell.textContent)")
     runs, _ = read_records(RESULTS / "demo")
-    finals = {
-        name: {r.spec.seed: r.final for r in runs if r.configuration == name} for name in ("ursl-plus", "labels-only")
-    }
-    gaps = [finals["ursl-plus"][seed] - finals["labels-only"][seed] for seed in range(6)]
-    assert cells[0] == "ursl-plus − labels-only" and cells[3] == "6"
+    names = ("ursl-plus-unlimited", "labels-only")
+    finals = {name: {r.spec.seed: r.final for r in runs if r.configuration == name} for name in names}
+    gaps = [finals["ursl-plus-unlimited"][seed] - finals["labels-only"][seed] for seed in range(6)]
+    assert cells[0] == "ursl-plus-unlimited − labels-only" and cells[3] == "6"
     assert cells[1].startswith(f"{sum(gaps) / 6:+.1f} ± ") and cells[4].startswith(
         f"0: {gaps[0]:+.1f}, 1: {gaps[1]:+.1f}"
     )
     coloured = "[...document.querySelectorAll('#steps text[style]')].map(text => text.textContent).sort()"
-    assert browser.evaluate(coloured) == ["labels-only", "ursl-plus"]
+    assert browser.evaluate(coloured) == ["labels-only", "ursl-plus-unlimited"]
     pin(browser, "labels-only")  # again: unpinned
     assert browser.evaluate("document.querySelectorAll('#compare table').length") == 0
     assert browser.errors == []
+
+
+def differences(browser):
+    return browser.evaluate(
+        "[...document.querySelectorAll('#compare > .scroll tbody tr')]"
+        ".map(row => [...row.children].map(cell => cell.textContent))"
+    )
+
+
+def test_rows_of_other_settings_are_compared_but_not_paired(browser, pages):
+    main, related = "cifar100-cifar10-p-0-05-m-500", "cifar100-cifar10-p-0-05-m-500-only-related"
+    view = f"result?setting={main}&schedule=short&pins=ursl@short@{main}"
+    page = browser.open(pages["many"], *DESKTOP, view=view)
+    page.locator("#setting").select_option(value=related)
+    pin(browser, "ursl")
+    ((rows, gap, interval, pairs, *_),) = differences(browser)
+    assert rows == "1: ursl − 2: ursl" and re.fullmatch(r"[+−]\d+\.\d", gap) and (interval, pairs) == ("—", "—")
+    said = browser.evaluate("document.getElementById('compare').textContent")
+    assert "not paired by seed" in said and "the classes and test images are those of 1: ursl" in said
+    assert browser.evaluate("document.querySelectorAll('#compare svg circle').length") == 20  # two curves of ten steps
+    restored = browser.evaluate("location.hash").removeprefix("#")
+    browser.open(pages["many"], *DESKTOP, view=restored)
+    assert browser.evaluate("document.getElementById('compare').textContent") == said and browser.errors == []
+
+
+def test_rows_with_other_test_images_have_no_difference(browser, pages):
+    view = "result?pins=ursl@paper@cifar100-cifar10-p-0-05-m-500,ursl@paper@cifar10-cifar100-p-0-1-m-200"
+    browser.open(pages["results"], *DESKTOP, view=view)
+    ((_, gap, *_),) = differences(browser)
+    said = browser.evaluate("document.getElementById('compare').textContent")
+    assert gap == "—" and "a difference in points means nothing" in said
+
+
+def test_rows_of_different_schedules_are_not_compared(browser, pages):
+    here = "cifar100-cifar10-p-0-05-m-500"
+    browser.open(pages["results"], *DESKTOP, view=f"result?pins=ursl@paper@{here},ursl@short@{here}")
+    assert differences(browser) == []
+    assert "schedules never share a figure" in browser.evaluate("document.getElementById('compare').textContent")
+
+
+def test_what_was_hardly_trained_is_not_drawn_as_a_baseline_until_it_is_pinned(browser, pages):
+    browser.open(pages["results"], *DESKTOP, view=f"result?{SHORT_CIFAR100}")
+    assert not [bar for bar in browser.evaluate(BARS) if bar.startswith("co2l")]
+    note = "document.querySelector('#final .note').textContent"
+    assert "hardly trained at this schedule: co2l (5.3 %, 900 updates" in browser.evaluate(note)
+    pin(browser, "co2l")
+    assert [bar for bar in browser.evaluate(BARS) if bar.startswith("co2l")]
 
 
 def test_a_link_restores_the_view(browser, pages):
@@ -283,41 +311,52 @@ def test_an_address_that_means_nothing_opens_the_page_as_usual(browser, pages, v
 
 
 def test_everything_but_the_runs_is_printed(browser, pages):
-    browser.open(pages["demo"], *DESKTOP)
+    browser.open(pages["demo"], *DESKTOP, dark=True)
     browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert browser.evaluate("document.documentElement.dataset.theme") == "light"  # on white paper
     closed = "[...document.querySelectorAll('.part')].filter(part => !part.open).map(part => part.id)"
     assert browser.evaluate(closed) == ["runs"]
     assert browser.evaluate("document.querySelectorAll('#scores svg, #confusion table').length") >= 4
-    browser.ask("Emulation.setEmulatedMedia", media="print")
+    browser.page.emulate_media(media="print")
     assert not browser.evaluate("document.querySelector('.bar').checkVisibility()")
-    browser.ask("Emulation.setEmulatedMedia", media="")
 
 
 def test_the_page_follows_the_system_and_the_button(browser, pages):
     ground = "getComputedStyle(document.body).backgroundColor"
     browser.open(pages["demo"], *DESKTOP)
-    browser.evaluate("localStorage.clear()")
     light = browser.evaluate(ground)
-    browser.evaluate("document.getElementById('theme').click()")
+    browser.page.get_by_role("button", name="Switch between light and dark").click()
     dark = browser.evaluate(ground)
-    browser.evaluate("localStorage.clear()")
+    browser.page.reload()
+    assert browser.evaluate(ground) == dark  # it is remembered
     browser.open(pages["demo"], *DESKTOP, dark=True)
     assert light != dark == browser.evaluate(ground)
+
+
+@SIZES
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("page", ["results", "demo"])
+def test_axe_finds_no_serious_barrier(browser, pages, page, size, dark):
+    pytest.importorskip("axe_playwright_python")
+    browser.open(pages[page], *size, dark=dark)
+    open_details(browser)
+    assert browser.barriers() == []
 
 
 def test_the_keyboard_reaches_controls_in_order_and_shows_where_it_is(browser, pages):
     browser.open(pages["demo"], *DESKTOP)
     reached = []
     for _ in range(40):
-        press(browser, "Tab", 9)
+        browser.page.keyboard.press("Tab")
         reached.append(
             browser.evaluate(
-                "(e => e.id || e.className || e.dataset.pin || e.dataset.to || e.tagName)(document.activeElement)"
+                "(e => e.id || e.className || e.dataset.pin?.split('@')[0] || e.dataset.to || e.tagName)"
+                "(document.activeElement)"
             )
         )
         assert browser.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
     assert reached[:4] == ["skip", "theme", "setting", "schedule"]
-    assert reached.index("ursl-plus") > reached.index("runs") > 4  # navigation, then the pins
+    assert reached.index("ursl-plus-unlimited") > reached.index("runs") > 4  # navigation, then the pins
 
 
 def test_a_watched_page_keeps_its_view_when_it_reloads(browser, pages, tmp_path):
@@ -333,4 +372,4 @@ def test_a_watched_page_keeps_its_view_when_it_reloads(browser, pages, tmp_path)
     browser.wait(
         "window.before === undefined && document.readyState === 'complete' && !!document.querySelector('.pins button')"
     )
-    assert browser.evaluate("document.querySelector('[data-pin=labels-only]').getAttribute('aria-pressed')") == "true"
+    assert browser.evaluate("document.querySelector('[data-pin^=labels-only]').getAttribute('aria-pressed')") == "true"

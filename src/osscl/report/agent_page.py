@@ -1,9 +1,11 @@
 """The page of an agent: its classes, steps, accuracy beside the baselines, and what it calls unknown."""
 
-from collections import Counter
+import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from markupsafe import Markup
 
 from osscl import __version__
@@ -11,6 +13,19 @@ from osscl.agent.knowledge import Knowledge
 from osscl.agent.store import LearnedStep, history_of
 from osscl.report.formats import Column, Number, ResultTable, environment, to_html
 from osscl.report.page import page_part
+
+PICTURES = 1_500_000  # bytes of JPEG on a page
+PER_CLASS = 6
+BINS = 30
+
+
+@dataclass(frozen=True)
+class ClassCard:
+    """A class as the page shows it."""
+
+    name: str
+    facts: str
+    pictures: tuple[str, ...]  # data URIs
 
 
 def build_agent_page(entry: Mapping[str, Any], name: str) -> str:
@@ -20,12 +35,14 @@ def build_agent_page(entry: Mapping[str, Any], name: str) -> str:
     return environment().get_template("agent.html").render(
         name=name,
         conclusion=agent_conclusion(history, classes),
-        classes=Markup(to_html(class_table(classes, history, knowledge), "cards")),
+        cards=class_cards(classes, history, knowledge),
+        without_pictures=why_no_pictures(knowledge),
         steps=Markup(to_html(step_table(history), "cards")),
         calibration=calibration_words(entry, knowledge),
-        data=step_numbers([step for step in history if not step.edit]),
+        data=step_numbers([step for step in history if not step.edit]) | calibration_numbers(entry, knowledge),
         css=page_part("page.css"),
         charts=page_part("charts.js"),
+        theme=page_part("theme.js"),
         version=__version__,
     )  # fmt: skip
 
@@ -49,20 +66,51 @@ def agent_conclusion(history: Sequence[LearnedStep], classes: Sequence[str]) -> 
     )
 
 
-def class_table(classes: Sequence[str], history: Sequence[LearnedStep], knowledge: Knowledge | None) -> ResultTable:
-    """Every class: the step it came with, its labelled images, and those that calibrate what is unknown."""
+def class_cards(classes: Sequence[str], history: Sequence[LearnedStep], knowledge: Knowledge | None) -> list[ClassCard]:
+    """Every class: the step it came with, its labelled images, and pictures of those in memory."""
     since = {name: i for i, step in reversed([*enumerate(history, start=1)]) for name in step.classes}
     counts: dict[str, int] = {}
-    scores: Counter[str] = Counter()
     if knowledge is not None:
         counts = dict(zip(knowledge.sums.names, map(int, knowledge.sums.counts.tolist()), strict=True))
-        scores = Counter(knowledge.calibration.names[i] for i in knowledge.calibration.owners.tolist())
-    columns = (
-        Column("class"), Column("since step", "number"), Column("labelled images", "number"),
-        Column("calibration scores", "number"),
-    )  # fmt: skip
-    rows = [(name, since.get(name), counts.get(name), scores.get(name)) for name in classes]
-    return ResultTable("Classes", columns, rows).without_empty_columns()
+    pictures = example_pictures(knowledge)
+    cards = []
+    for name in classes:
+        labeled = _count(counts[name], "labelled image") if name in counts else None
+        step = f"since step {since[name]}" if name in since else None  # a renamed class came with none
+        facts = ", ".join(word for word in (labeled, step) if word)
+        cards.append(ClassCard(name, facts, tuple(map(_uri, pictures.get(name, ())))))
+    return cards
+
+
+def example_pictures(knowledge: Knowledge | None, budget: int = PICTURES) -> dict[str, list[bytes]]:
+    """JPEGs by class: a first one of each, then a second, within the budget."""
+    if knowledge is None:
+        return {}
+    waiting: dict[str, list[bytes]] = {}
+    for name, jpeg in zip(knowledge.kept_labels, knowledge.kept_examples, strict=True):
+        if jpeg:
+            waiting.setdefault(name, []).append(jpeg)
+    shown: dict[str, list[bytes]] = {}
+    for place in range(PER_CLASS):
+        for name, jpegs in waiting.items():
+            if place < len(jpegs) and (budget := budget - len(jpegs[place])) >= 0:
+                shown.setdefault(name, []).append(jpegs[place])
+    return shown
+
+
+def _uri(jpeg: bytes) -> str:
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
+
+
+def why_no_pictures(knowledge: Knowledge | None) -> str | None:
+    """None where there are pictures."""
+    if knowledge is None:
+        return "Pictures are kept by agents with a pretrained encoder; this one trains a network of its own."
+    if not knowledge.kept_labels:
+        return "This agent has no memory (--memory 0), so it keeps no pictures."
+    if not any(knowledge.kept_examples):
+        return "This agent was made by a version that kept no pictures. Those of newly labelled images will be kept."
+    return None
 
 
 def step_table(history: Sequence[LearnedStep]) -> ResultTable:
@@ -86,12 +134,30 @@ def step_table(history: Sequence[LearnedStep]) -> ResultTable:
 def calibration_words(entry: Mapping[str, Any], knowledge: Knowledge | None) -> str:
     if knowledge is None:
         return "This agent's threshold comes from its gate; the share of the pile that looks known is shown by step."
-    reject = 100 * float(entry["settings"]["reject"])
-    scores = len(knowledge.calibration.owners)
+    reject = float(entry["settings"]["reject"])
+    known = knowledge.unknown.known_scores()
+    limit, scores = known.threshold(reject), len(known.scores)
+    if limit is None:
+        return "With fewer than two calibration scores no image is called unknown."
+    below = int((known.rest < limit).sum())
     return (
-        f"An image is called unknown when it scores lower than {100 - reject:g} % of known images, measured on "
-        f"{_count(scores, 'labelled image')} left out."
+        f"An image is called unknown when it scores lower than {100 * (1 - reject):g} % of known images. Of "
+        f"{_count(scores, 'labelled image')}, each left out, {below} ({100 * below / scores:.1f} %) would be rejected."
     )
+
+
+def calibration_numbers(entry: Mapping[str, Any], knowledge: Knowledge | None) -> dict[str, Any]:
+    """A histogram of the scores of labelled images left out, and the threshold."""
+    if knowledge is None:
+        return {}
+    known = knowledge.unknown.known_scores()
+    limit = known.threshold(float(entry["settings"]["reject"]))
+    if limit is None:
+        return {}
+    low, high = min(limit, float(known.rest.min())), max(limit, float(known.rest.max()))
+    room = max(1e-6, 0.05 * (high - low))
+    counts = torch.histc(known.rest, BINS, low - room, high + room).int().tolist()
+    return {"scores": {"counts": counts, "interval": [low - room, high + room], "threshold": limit}}
 
 
 def step_numbers(history: Sequence[LearnedStep]) -> dict[str, dict[str, list[float | None]]]:

@@ -134,17 +134,19 @@ const diamond = (paper, at, middle) => s("path", {
 }, s("title", {}, `the paper: ${paper.join(" ± ")}`));
 
 /* Lines over the steps: series {name, values, low, high, colour, dash}; those without a colour are grey. */
-function curves(width, height, series, { high, unit, small }) {
+function curves(width, height, series, { high, unit, small, percent }) {
   const steps = Math.max(...series.map(one => one.values.length));
   const named = small ? [] : series.filter(one => one.colour);
   const letters = Math.max(0, ...named.map(one => Math.min(18, one.name.length)));
   const left = small ? 26 : 36, right = small ? 8 : Math.min(width * 0.36, 14 + 8 * letters), bottom = small ? 20 : 38;
   const ends = series.flatMap(one => [...one.values, ...(one.high ?? [])]).filter(value => value != null);
-  const top = high ?? Math.max(1, ...ends) * 1.05;
+  const top = high ?? Math.min(percent ? 100 : Infinity, Math.max(1, ...ends) * 1.05);
+  const least = Math.min(...ends, ...series.flatMap(one => (one.low ?? []).filter(value => value != null)));
+  const base = percent && least > top / 2 ? 10 * Math.floor(least / 10 - 0.3) : 0; // lines need no zero
   const X = t => left + (steps < 2 ? 0.5 : t / (steps - 1)) * (width - left - right);
-  const Y = value => 8 + (1 - Math.min(top, Math.max(0, value)) / top) * (height - 8 - bottom);
+  const Y = value => 8 + (1 - (Math.min(top, Math.max(base, value)) - base) / (top - base)) * (height - 8 - bottom);
   const drawn = svg(width, height);
-  for (const tick of ticks(0, top, small ? 2 : 5))
+  for (const tick of ticks(base, top, small ? 2 : 5))
     drawn.append(s("line", { class: "grid", x1: left, x2: width - right, y1: Y(tick), y2: Y(tick) }),
       text(left - 6, Y(tick) + 4, String(tick), { class: "tick", "text-anchor": "end" }));
   const every = Math.ceil(steps / (small ? 3 : Math.min(12, (width - left - right) / 28)));
@@ -190,11 +192,11 @@ function overSeeds(runs) {
   return { values, low: several ? side(-1) : null, high: several ? side(1) : null, columns };
 }
 
-/* Histograms over [-1, 1]: kinds [{counts, colour, dash}], each a share of its own; thresholds [[words, value]]. */
-function histogram(width, kinds, thresholds, range) {
-  const height = 260, left = 36, bins = kinds[0].counts.length, edge = i => -1 + (2 * i) / bins;
+/* Histograms over an interval: kinds [{counts, colour, dash}], each a share of its own; thresholds [[words, value]]. */
+function histogram(width, kinds, thresholds, range, { interval: [from, to], unit, digits }) {
+  const height = 260, left = 36, bins = kinds[0].counts.length, edge = i => from + ((to - from) * i) / bins;
   const ends = [...range, ...thresholds.map(([, value]) => value)];
-  const low = Math.min(...ends) - 0.02, high = Math.max(...ends) + 0.02;
+  const low = Math.min(...ends) - 0.01 * (to - from), high = Math.max(...ends) + 0.01 * (to - from);
   const top = Math.max(...kinds.map(kind => Math.max(...shares(kind.counts)))) * 1.05;
   const X = value => left + ((value - low) / (high - low)) * (width - left - 12);
   const Y = share => 40 + (1 - share / top) * (height - 78);
@@ -204,7 +206,7 @@ function histogram(width, kinds, thresholds, range) {
   for (const tick of ticks(0, top, 4))
     drawn.append(s("line", { class: "grid", x1: left, x2: width - 12, y1: Y(tick), y2: Y(tick) }),
       text(left - 6, Y(tick) + 4, String(tick), { class: "tick", "text-anchor": "end" }));
-  drawn.append(text(left, height - 4, "score S(x); share of each kind, %", { class: "axis" }));
+  drawn.append(text(left, height - 4, unit, { class: "axis" }));
   for (const { counts, colour, dash } of kinds) {
     const steps = shares(counts).map((share, i) => [i, `L${X(edge(i))} ${Y(share)}H${X(edge(i + 1))}`]);
     const inside = steps.filter(([i]) => edge(i + 1) > low && edge(i) < high).map(([, step]) => step);
@@ -215,7 +217,7 @@ function histogram(width, kinds, thresholds, range) {
   thresholds.forEach(([words, value], i) => {
     const x = X(value), y = 30 - 16 * i, isLeft = x < width / 2, dashed = i ? null : "5 3";
     drawn.append(s("line", { class: "threshold", x1: x, x2: x, y1: y - 8, y2: Y(0), "stroke-dasharray": dashed }),
-      text(x + (isLeft ? 5 : -5), y, `${words} ${shown(value, 3)}`, { "text-anchor": isLeft ? "start" : "end" }));
+      text(x + (isLeft ? 5 : -5), y, digits ? `${words} ${shown(value, digits)}` : words, { "text-anchor": isLeft ? "start" : "end" }));
   });
   return drawn;
 }

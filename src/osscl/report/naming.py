@@ -11,6 +11,26 @@ from osscl.runs.spec import configuration_name
 from osscl.stream.scenario import ScenarioSpec
 
 MOST_CHANGES = 4  # listed in a name
+REGIMES = {
+    "only_supervised": "no unlabelled images",
+    "after": "unlabelled images of this and later classes",
+    "before": "unlabelled images of earlier classes",
+    "only_related": "unlabelled images of the main set only",
+    "only_unrelated": "unlabelled images of foreign sets only",
+    "non_iid": "unlabelled images of changing classes",
+}
+FIELDS = {
+    "related": "{:,} unlabelled images of the main set",
+    "unrelated": "{:,} unlabelled images of each foreign set",
+    "class_share": "{:.0%} of the main classes in each U_t",
+}
+CHANGES = {  # of URSL, in the paper's terms
+    "learner.sup=0": "without L_sup",
+    "learner.gamma=0": "without L_TD",
+    "learner.lam=0": "without L_KD",
+    "gate.pseudo=none": "without T̂",
+    "gate.guide=all": "L_KD on all of U_t",
+}
 
 
 def setting_words(scenario: ScenarioSpec) -> str:
@@ -35,6 +55,26 @@ def unusual_words(scenario: ScenarioSpec) -> list[str]:
     held_out = [f"{100 * scenario.validation_share:g} % held out as validation rows"]
     own = held_out if changed.pop("validation_share", None) else []
     return regime + [f"{key}={value}" for key, value in changed.items()] + own
+
+
+def unusual_in_prose(scenario: ScenarioSpec) -> list[str]:
+    """The same for readers who do not know the fields."""
+    found = []
+    for word in unusual_words(scenario):
+        field = word.partition("=")[0]
+        known = FIELDS[field].format(getattr(scenario, field)) if field in FIELDS else word
+        found.append(REGIMES.get(word, known))
+    return found
+
+
+def label_in_prose(label: str) -> str:
+    """A method's label with its changes in the paper's terms, as in: ursl, without L_TD."""
+    return ", ".join(CHANGES.get(part, part) for part in label.split(", "))
+
+
+def change_in_words(field: str, value: str) -> str:
+    """A change to a method's configuration, in the paper's terms where it has them."""
+    return CHANGES.get(f"{field}={value}", f"{field}={value}")
 
 
 def method_label(record: RunRecord) -> str:

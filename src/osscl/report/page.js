@@ -11,7 +11,7 @@ const byId = id => document.getElementById(id);
 const all = selector => [...document.querySelectorAll(selector)];
 
 // ----- the view: what is looked at, kept in the address
-const view = { section: null, setting: null, schedule: null, pins: [], step: null, open: [] };
+const view = { section: null, setting: null, schedule: null, pins: [], step: null, open: [] }; // pins: of any setting
 function readAddress() {
   const [section, query] = location.hash.slice(1).split("?"), given = new URLSearchParams(query);
   const list = name => (given.get(name) ?? "").split(",").filter(Boolean);
@@ -20,7 +20,8 @@ function readAddress() {
   const step = Number(given.get("step"));
   Object.assign(view, {
     section: section && byId(section) ? section : null, setting: chosen.key, schedule: chosen.schedule,
-    pins: list("pins"), step: step >= 1 ? Math.floor(step) : null, open: list("open"),
+    pins: list("pins").map(pin => (pin.includes("@") ? pin : pinOf(chosen, { key: pin }))).filter(lookUp),
+    step: step >= 1 ? Math.floor(step) : null, open: list("open"),
   });
 }
 function address(section) {
@@ -28,7 +29,7 @@ function address(section) {
   if (view.pins.length) given.set("pins", view.pins.join(","));
   if (view.step) given.set("step", view.step);
   if (view.open.length) given.set("open", view.open.join(","));
-  return `#${section ?? "result"}?${given.toString().replaceAll("%2C", ",")}`;
+  return `#${section ?? "result"}?${given.toString().replaceAll("%2C", ",").replaceAll("%40", "@")}`;
 }
 function writeAddress() {
   history.replaceState(null, "", address(view.section));
@@ -39,10 +40,21 @@ function writeAddress() {
 }
 const chapter = () => data.chapters.find(one => one.key === view.setting && one.schedule === view.schedule);
 const row = key => chapter().rows.find(one => one.key === key);
-const pinned = () => view.pins.map(row).filter(Boolean);
-const focus = () => (pinned().length ? pinned() : chapter().highlighted.map(row));
-const colour = one => COLOURS[focus().indexOf(one)] ?? null;
-const dash = one => DASHES[focus().indexOf(one)] ?? null;
+/* A pin names its row, schedule and setting, so that it outlives a change of the view. */
+const pinOf = (where, one) => [one.key, where.schedule, where.key].map(encodeURIComponent).join("@");
+function lookUp(pin) {
+  const [key, schedule, setting] = pin.split("@").map(part => { try { return decodeURIComponent(part); } catch { return part; } });
+  const where = data.chapters.find(one => one.key === setting && one.schedule === schedule);
+  const one = where?.rows.find(found => found.key === key);
+  return one ? { pin, where, one, place: view.pins.indexOf(pin) } : null;
+}
+const pinned = () => view.pins.map(lookUp);
+const pinnedHere = () => pinned().filter(({ where }) => where === chapter()).map(({ one }) => one);
+const focus = () => (pinnedHere().length ? pinnedHere() : chapter().highlighted.map(row));
+const inkAt = one => (pinnedHere().length ? view.pins.indexOf(pinOf(chapter(), one)) : focus().indexOf(one));
+const colour = one => COLOURS[inkAt(one)] ?? null;
+const dash = one => DASHES[inkAt(one)] ?? null;
+const drawnRows = () => chapter().rows.filter(one => one.baseline || colour(one));
 const about = () => `${chapter().label}; schedule ${chapter().schedule}; ${chapter().on} images`;
 /* Rows as series: grey ones first, so that those in focus lie on top; dashes show lines that cover each other. */
 function series(rows, runsOf) {
@@ -58,7 +70,7 @@ function item(one, values, words) {
   const [low, high] = sd == null ? [null, null] : [value - sd, value + sd];
   return { name: one.name, value, low, high, colour: colour(one), words };
 }
-/* Differences of two rows in a measure, by the seeds whose streams they share. */
+/* Differences of two rows in a measure, over the seeds in which both met the same stream. */
 function paired(first, second, measure) {
   const gaps = [];
   first.seeds.forEach((seed, i) => {
@@ -75,7 +87,7 @@ const interval = gap => (gap.low == null ? DASH : `${signed(gap.low)} to ${signe
 // ----- sections: each fills its box for the current view
 const SECTIONS = {
   result(box) {
-    const here = chapter(), named = here.rows.filter(one => one.named || colour(one));
+    const here = chapter(), named = drawnRows().filter(one => one.named || colour(one));
     const [first, ...more] = here.conclusion;
     document.querySelector(".conclusion").replaceChildren(first, h("span", {}, ` ${more.join(" ")}`));
     const items = named.map(one =>
@@ -83,24 +95,28 @@ const SECTIONS = {
     const words = [`Final accuracy over all classes on ${here.on} images, schedule ${here.schedule}.`];
     if (items.some(one => one.low != null)) words.push("Whisker: ± sample standard deviation over seeds.");
     if (items.some(one => one.paper)) words.push("Diamond: the paper's mean, three runs.");
-    const columns = ["method", "final %", "n", "seeds", "the paper %", "forgetting"];
+    if (items.length) words.push("n: runs, one per seed.");
+    const left = here.rows.filter(one => one.named && !named.includes(one));
+    if (left.length) words.push(`Not drawn, because hardly trained at this schedule: ${left.map(untrained).join("; ")}.`);
+    const columns = ["method", "final %", "n", "seeds", "the paper %", "forgetting", "updates"];
     const cells = here.rows.map(one => [one.name, spread(one.final), one.final.length, one.seeds.join(", "),
-      one.published?.join(" ± ") ?? DASH, spread(one.forgetting)]);
+      one.published?.join(" ± ") ?? DASH, spread(one.forgetting), one.updates.toLocaleString("en")]);
     const drawn = lines(box.clientWidth, items, { bar: true, unit: "final accuracy, %" });
     box.replaceChildren(figure(drawn, `Final accuracy by method: ${about()}`, columns, cells, words.join(" ")));
     showPins();
     comparePins();
   },
   steps(box) {
-    const found = series(chapter().rows, one => one.overall);
+    const found = series(drawnRows(), one => one.overall), beside = innerWidth > 760;
+    const height = beside ? Math.min(560, Math.max(320, 40 * drawnRows().length + 20)) : 320;
     const cells = found[0].columns.map((_, t) => [t + 1, ...found.map(one => spread(one.columns[t])).reverse()]);
-    const drawn = curves(box.clientWidth, 320, found, { unit: "accuracy on classes seen, %" });
+    const drawn = curves(box.clientWidth, height, found, { unit: "accuracy on classes seen, %", percent: true });
     box.replaceChildren(figure(drawn, `Accuracy after each step: ${about()}`,
       ["step", ...found.map(one => one.name).reverse()], cells,
       found.some(one => one.low) ? "Band: ± sample standard deviation over seeds." : null));
   },
   forgetting(box) {
-    const rows = chapter().rows.filter(one => isWhole(one.forgetting));
+    const rows = drawnRows().filter(one => isWhole(one.forgetting));
     if (!rows.length) return box.replaceChildren(note("There is one step, so nothing can be forgotten."));
     const items = rows.map(one => item(one, one.forgetting, spread(one.forgetting)));
     const columns = ["method", "forgetting", "n", ...rows[0].dropped.map((_, k) => `classes of step ${k + 1}`)];
@@ -152,22 +168,22 @@ const SECTIONS = {
          labelled(lines(box.clientWidth, items, { unit: "minutes over all steps" }), `Time by phase: ${about()}`)]
       : [note("No run of this setting was timed alone on its device.")];
     const title = h("h3", {}, "Minutes and bytes");
-    box.replaceChildren(...drawn, title, table(`Minutes and bytes: ${about()}`, columns, cells));
+    const older = rows.some(one => one.kept.length < one.seeds.length)
+      ? note("Bytes kept from past data: a dash where the version that made the runs did not record them.") : [];
+    box.replaceChildren(...drawn, title, table(`Minutes and bytes: ${about()}`, columns, cells), older);
   },
   ablations(box) {
     const rows = chapter().rows.filter(one => one.base);
     if (!rows.length) return box.replaceChildren(note("No ablation of a method in this setting is recorded."));
-    const found = rows.map(one => {
-      const changed = Object.entries(one.changes).map(pair => pair.join("=")).join(", ");
-      return { one, changed, full: row(one.base), gap: paired(one, row(one.base), "final") };
-    });
-    const items = found.map(({ one, full, gap, changed }) => ({
-      name: `${full.name}: ${changed}`, value: gap.mean, low: gap.low, high: gap.high, colour: colour(one),
+    const found = rows.map(one => ({ one, full: row(one.base), gap: paired(one, row(one.base), "final") }));
+    const items = found.map(({ one, full, gap }) => ({
+      name: `${full.name} ${one.changed}`, value: gap.mean, low: gap.low, high: gap.high, colour: colour(one),
       words: `${signed(gap.mean)}  (n = ${gap.values.length})`,
     }));
-    const cells = found.map(({ one, full, gap, changed }) =>
-      [changed, full.name, spread(one.final), signed(gap.mean), interval(gap), gap.values.length]);
-    const columns = ["change", "of", "final %", "difference", "95 % interval", "paired seeds"];
+    const fields = one => Object.entries(one.changes).map(pair => pair.join("=")).join(", ");
+    const cells = found.map(({ one, full, gap }) =>
+      [one.changed, full.name, spread(one.final), signed(gap.mean), interval(gap), gap.values.length, fields(one)]);
+    const columns = ["change", "of", "final %", "difference", "95 % interval", "paired seeds", "fields"];
     const drawn = lines(box.clientWidth, items, { unit: "points from the full method" });
     box.replaceChildren(figure(drawn, `Ablations: ${about()}`, columns, cells));
   },
@@ -186,6 +202,9 @@ const SECTIONS = {
     box.replaceChildren(note(`${chapter().facts}. Training: ${chapter().trained}.`), ...runs);
   },
 };
+const untrained = one =>
+  `${one.name} (${spread(one.final)} %, ${one.updates.toLocaleString("en")} updates; ${row(chapter().highlighted[0]).name} `
+  + `made ${row(chapter().highlighted[0]).updates.toLocaleString("en")})`;
 const megabytes = values => (isWhole(values) ? `${shown(Math.max(...values) / 1e6, 2)} MB` : DASH);
 const gigabytes = values => (isWhole(values) ? `${shown(Math.max(...values) / 1e9, 2)} GB` : DASH);
 function lazily(words, fill) {
@@ -195,33 +214,82 @@ function lazily(words, fill) {
 }
 
 // ----- pins
+function pinButton(where, one, words) {
+  const pin = pinOf(where, one), at = view.pins.indexOf(pin), ink = at >= 0 ? COLOURS[at] : where === chapter() && colour(one);
+  const made = h("button", {
+    type: "button", "aria-pressed": String(at >= 0), "data-pin": pin, style: ink ? `--c:${ink}` : null,
+  }, words);
+  made.addEventListener("click", () => {
+    const others = view.pins.filter(other => other !== pin);
+    view.pins = at >= 0 ? others : [...others, pin].slice(-MOST_PINS);
+    render();
+  });
+  return made;
+}
 function showPins() {
   const box = document.querySelector(".pins"), active = document.activeElement?.dataset?.pin;
-  const buttons = chapter().rows.map(one => {
-    const pressed = view.pins.includes(one.key);
-    const style = colour(one) ? `--c:${colour(one)}` : null;
-    const made = h("button", { type: "button", "aria-pressed": String(pressed), "data-pin": one.key, style }, one.name);
-    made.addEventListener("click", () => {
-      const others = pinned().map(other => other.key).filter(key => key !== one.key);
-      view.pins = pressed ? others : [...others, one.key].slice(-MOST_PINS);
-      render();
-    });
-    return made;
-  });
-  box.replaceChildren(h("span", {}, "Pin rows to compare:"), ...buttons);
+  const elsewhere = pinned().filter(({ where }) => where !== chapter());
+  const kept = elsewhere.map(({ where, one }) =>
+    pinButton(where, one, `${one.name}: ${where.label}; ${where.schedule}`));
+  box.replaceChildren(h("span", {}, "Pin rows to compare:"), ...chapter().rows.map(one => pinButton(chapter(), one, one.name)),
+    ...(kept.length ? [h("span", { class: "row" }, "Pinned in other settings:"), ...kept] : []));
   if (active) box.querySelector(`[data-pin="${CSS.escape(active)}"]`)?.focus();
 }
+const SAME = "same", TESTED = "tested", APART = "apart";
+/* Whether two rows share the stream of a seed, only its classes and test images, or neither. */
+function shared(first, second) {
+  const both = part => first[part].some(id => second[part].includes(id));
+  return both("streams") ? SAME : both("tests") ? TESTED : APART;
+}
+function difference(first, second, measure) {
+  const kind = shared(first, second), means = [first, second].map(one => centre(one[measure]));
+  if (kind === SAME) {
+    const gap = paired(first, second, measure);
+    return { shown: spread(gap.values, 1, signed), interval: interval(gap), n: gap.values.length, gaps: gap.gaps };
+  }
+  const gap = kind === APART || means.includes(null) ? null : means[0] - means[1];
+  return { shown: signed(gap), interval: DASH, n: 0, gaps: [] };
+}
 function comparePins() {
-  const [first, ...others] = pinned(), box = byId("compare");
-  if (!others.length) return box.replaceChildren();
+  const box = byId("compare"), here = pinned().filter(({ where }) => where.scheduleId === chapter().scheduleId);
+  const [first, ...others] = here, left = view.pins.length - here.length;
+  const skipped = left ? [note(`${left === 1 ? "One pinned row is" : `${left} pinned rows are`} of another schedule and `
+    + "not compared: schedules never share a figure or a table.")] : [];
+  if (!others.length) return box.replaceChildren(...skipped);
+  const across = here.some(({ where }) => where !== first.where);
+  const name = one => (across ? `${here.indexOf(one) + 1}: ${one.one.name}` : one.one.name);
   const cells = others.map(other => {
-    const gap = paired(first, other, "final"), lost = paired(first, other, "forgetting");
+    const gap = difference(first.one, other.one, "final"), lost = difference(first.one, other.one, "forgetting");
     const bySeed = gap.gaps.map(one => `${one.seed}: ${signed(one.gap)}`).join(", ") || DASH;
-    return [`${first.name} − ${other.name}`, spread(gap.values, 1, signed), interval(gap), gap.values.length, bySeed,
-      spread(lost.values, 1, signed)];
+    return [`${name(first)} − ${name(other)}`, gap.shown, gap.interval, gap.n || DASH, bySeed, lost.shown];
   });
-  const columns = ["rows", "final accuracy, points", "95 % interval", "n", "by seed", "forgetting, points"];
-  box.replaceChildren(h("h3", {}, "Paired differences"), table("Paired differences over seeds", columns, cells));
+  const columns = ["rows", "final accuracy, points", "95 % interval", "paired seeds", "by seed", "forgetting, points"];
+  box.replaceChildren(h("h3", {}, across ? "Pinned rows across settings" : "Paired differences"),
+    ...(across ? overlaid(here, name, box.clientWidth) : []),
+    table("Differences between pinned rows", columns, cells), ...streamNotes(first, others, name), ...skipped);
+}
+function overlaid(pins, name, width) {
+  const found = pins.map(one => ({
+    name: name(one), colour: COLOURS[one.place], dash: DASHES[one.place], ...overSeeds(one.one.overall),
+  }));
+  const steps = Math.max(...found.map(one => one.values.length));
+  const cells = Array.from({ length: steps }, (_, t) =>
+    [t + 1, ...found.map(one => (t < one.columns.length ? spread(one.columns[t]) : DASH))]);
+  const words = pins.map(one => [`${name(one)}, ${one.where.label} (${spread(one.one.final)} %, n = ${one.one.final.length})`,
+    COLOURS[one.place], DASHES[one.place]]);
+  return [legend(words), figure(curves(width, 300, found, { unit: "accuracy on classes seen, %", percent: true }),
+    `Accuracy of pinned rows after each step; schedule ${chapter().schedule}`, ["step", ...found.map(one => one.name)], cells)];
+}
+/* What may not be concluded from a difference between streams. */
+function streamNotes(first, others, name) {
+  const named = kind => others.filter(other => shared(first.one, other.one) === kind).map(name).join(", ");
+  const tested = named(TESTED), apart = named(APART);
+  return [
+    tested && note(`Different streams (${tested}): the classes and test images are those of ${name(first)}, the images to `
+      + "learn from are not. The difference is between means; it is not paired by seed and has no interval."),
+    apart && note(`Different streams (${apart}): other classes or other test images than ${name(first)}, so a difference in `
+      + "points means nothing and is not shown."),
+  ].filter(Boolean);
 }
 
 // ----- readings of the gate and of what looks known: small multiples
@@ -276,7 +344,8 @@ function scoresAt(one, t, width) {
     (share > 0.1 ? [i, i + 1].map(place => -1 + (2 * place) / counts.length) : []));
   const used = one.scores.filter(Boolean).flatMap(step => Object.values(step.counts)).flatMap(edges);
   const thresholds = [["admit above", scores.admit], ["pseudo-label above", scores.pseudo]];
-  const drawn = histogram(width, kinds, thresholds, [Math.min(...used), Math.max(...used)]);
+  const drawn = histogram(width, kinds, thresholds, [Math.min(...used), Math.max(...used)],
+    { interval: [-1, 1], unit: "score S(x); share of each kind, %", digits: 3 });
   const cells = one.scores.map((step, i) => [i + 1, ...(step
     ? [shown(step.admit, 3), shown(step.pseudo, 3), step.admitted, step.labeled, step.of] : Array(5).fill(DASH))]);
   const columns = ["step", "admit above", "pseudo-label above", "admitted", "pseudo-labelled", "unlabelled images"];
@@ -332,9 +401,19 @@ function fill(select, options, chosen) {
   select.replaceChildren(...options.map(([value, words]) => h("option", { value }, words)));
   select.value = chosen;
 }
+/* Settings whose accuracy is of validation images, which choices were made on, stand apart. */
+function fillSettings(select) {
+  const groups = { test: "Measured on test images", validation: "Measured on validation images" };
+  const made = Object.entries(groups).map(([on, label]) => {
+    const found = new Map(data.chapters.filter(one => one.on === on).map(one => [one.key, one.label]));
+    return found.size ? h("optgroup", { label }, [...found].map(([value, words]) => h("option", { value }, words))) : null;
+  });
+  select.replaceChildren(...made.filter(Boolean));
+  select.value = view.setting;
+}
 function render() {
   const schedules = data.chapters.filter(one => one.key === view.setting).map(one => one.schedule);
-  fill(byId("setting"), [...new Map(data.chapters.map(one => [one.key, one.label]))], view.setting);
+  fillSettings(byId("setting"));
   fill(byId("schedule"), schedules.map(name => [name, name]), view.schedule);
   for (const part of all("[data-schedule]")) part.hidden = part.dataset.schedule !== view.schedule;
   for (const words of all(".nothing")) words.hidden = !!words.parentNode.querySelector("[data-schedule]:not([hidden])");
@@ -384,37 +463,24 @@ addEventListener("resize", () => {
   lastWidth = innerWidth;
   render();
 });
-addEventListener("beforeprint", () => {
+addEventListener("beforeprint", () => { // on white paper
+  applyTheme("light");
   for (const part of all(".part:not(#runs)")) {
     part.open = true;
     if (SECTIONS[part.id]) drawSection(part.id); // the toggle event comes too late for the print
   }
 });
 
-// ----- light and dark, and a page that is watched
-const system = matchMedia("(prefers-color-scheme: dark)");
-function stored() { // a page from disk may have no storage
-  try { return localStorage.getItem("osscl-theme"); } catch { return null; }
-}
-function applyTheme(chosen) {
-  const dark = (chosen ?? (system.matches ? "dark" : "light")) === "dark";
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  byId("theme").textContent = dark ? "Light" : "Dark";
-}
-byId("theme").addEventListener("click", () => {
-  const other = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-  try { localStorage.setItem("osscl-theme", other); } catch { /* it then holds until the page is closed */ }
-  applyTheme(other);
-  render();
-});
-system.addEventListener("change", () => {
+addEventListener("afterprint", () => {
   applyTheme(stored());
   render();
 });
+
+// ----- a page that is watched
 const refresh = document.querySelector("meta[name=osscl-refresh]");
 if (refresh)
   setInterval(() => {
     if (!document.hidden && document.activeElement?.tagName !== "SELECT") location.reload();
   }, 1000 * refresh.content);
-applyTheme(stored());
+followTheme(render);
 restore();

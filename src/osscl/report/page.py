@@ -43,8 +43,10 @@ def build_page(
     """The page. `banks`: data sets for pictures and class names; `refresh`: seconds after which it reloads itself."""
     data = payload(records, banks or {})
     chapters = data["chapters"]
-    methods = {row["name"] for chapter in chapters for row in chapter["rows"]}
-    numbers = ((len(records), "run"), (len(methods), "method"), (len({c["key"] for c in chapters}), "setting"))
+    rows = [row for chapter in chapters for row in chapter["rows"]]
+    methods, variants = ({row["name"] for row in rows if row["named"] is named} for named in (True, False))
+    settings = {chapter["key"] for chapter in chapters}
+    numbers = ((len(records), "run"), (len(methods), "method"), (len(variants), "variant"), (len(settings), "setting"))
     sections = STORY | DETAILS | ({"paper": "Paper"} if paper else {})
     sections |= {"claims": "Claims"} if paper and paper.claims else {}
     return environment().get_template("page.html").render(
@@ -52,7 +54,7 @@ def build_page(
         demo=demo,
         demo_mark=Markup(DEMO_MARK),
         refresh=refresh,
-        counts=", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in numbers),
+        counts=", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in numbers if number),
         sections=(sections | {"method": "Method", "runs": "Runs"}).items(),
         conclusion=chapters[data["opening"]]["conclusion"],
         paper=paper,
@@ -62,6 +64,7 @@ def build_page(
         drawing=page_part("method.svg"),
         css=page_part("page.css"),
         charts=page_part("charts.js"),
+        theme=page_part("theme.js"),
         script=page_part("page.js"),
         data=data,
         version=__version__,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osscl.methods.base import PAPER, SCHEDULES, Schedule
-from osscl.paper.cells import Measure, Published, Table
+from osscl.paper.cells import ACCURACIES, Measure, Published, Table
 from osscl.paper.claims import CLAIMS, Compared, Finding, Needs, Quantity, findings, is_trial, world_of, worlds
 from osscl.paper.plan import Records
 from osscl.paper.score import (
@@ -20,6 +20,7 @@ from osscl.paper.score import (
 from osscl.paper.stand_in import on_demo
 from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
 from osscl.report import curves
+from osscl.report.chapters import FEW_UPDATES
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
 from osscl.runs.record import RunRecord
 
@@ -54,7 +55,7 @@ def paper_table(table: Table, records: Records, schedule: Schedule, seeds: Seque
         Column("verdict", "verdict", ("verdict", "distance"), only_csv=not is_full),
     )  # fmt: skip
     rows = [_outcome_row(table.id, one, is_full) for one in found]
-    return ResultTable(title, columns, rows, _table_notes(table, found, records, schedule, seeds))
+    return ResultTable(title, columns, rows, table_notes(table, found, records, schedule, seeds))
 
 
 def _outcome_row(table: str, one: Outcome, is_full: bool) -> Row:
@@ -68,12 +69,12 @@ def our_number(one: Outcome) -> Number | None:
     """The mean over the seeds, with the paper's number at the paper's schedule only."""
     if one.mean is None:
         return None
-    is_accuracy = one.cell.measure == "accuracy"
+    is_accuracy = one.cell.measure in ACCURACIES
     published = one.cell.published.mean if one.cell.published is not None and one.schedule == PAPER else None
     return Number(
         one.mean, one.std, len(one.values), unit_of(one.cell.measure),
         digits=1 if is_accuracy or one.mean >= 0.1 else 3,  # a smoke run takes less than 0.1 minutes
-        is_percent=is_accuracy, published=published,
+        is_percent=is_accuracy and one.schedule == PAPER, published=published,
     )  # fmt: skip
 
 
@@ -88,15 +89,15 @@ def published_number(published: Published | None, measure: Measure) -> Number | 
 
 
 def unit_of(measure: Measure) -> str:
-    return "" if measure == "accuracy" else "min"
+    return "" if measure in ACCURACIES else "min"
 
 
-def _table_notes(
+def table_notes(
     table: Table, found: Sequence[Outcome], records: Records, schedule: Schedule, seeds: Sequence[int]
 ) -> tuple[str, ...]:
     """What the numbers are: measure, schedule, seeds, devices; then the table's own notes."""
     devices = sorted({record.made_by.device for one in found for record in one.records})
-    timed = {one.cell.measure != "accuracy" for one in found}
+    timed = {one.cell.measure not in ACCURACIES for one in found}
     what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
     recorded = seeds_told((seed for one in found for seed in one.seeds), seeds)
     made_on = f"; made on {', '.join(devices)}" if devices else ""
@@ -229,6 +230,7 @@ class PaperComparison:
     values: Sequence[ResultTable] = ()  # tables that need no run
     claims: Mapping[str, ResultTable] = field(default_factory=dict)  # by schedule; "" for those without a pair
     summary: str = ""  # of the claims
+    claim_notes: tuple[str, ...] = ()  # what holds for all of them
     notes: tuple[str, ...] = ()  # what is missing, and why
 
 
@@ -257,14 +259,32 @@ def compare_with_paper(records: Sequence[RunRecord]) -> PaperComparison:
     for finding in found:
         by_schedule.setdefault("" if finding.schedule is None else finding.schedule.name, []).append(finding)
     claims = {name: _page_claims(some, known, name) for name, some in by_schedule.items()}
-    return PaperComparison(tables, values, claims, summary(found), _missing_notes(records, recorded))
+    told = summary(found), claim_notes(known, trials=False)
+    return PaperComparison(tables, values, claims, *told, _missing_notes(records, recorded))
 
 
 def _page_claims(found: Sequence[Finding], known: Records, schedule: str) -> ResultTable:
-    """The claims of one schedule; the page says once how many there are in all."""
+    """The claims of one schedule; the page says once what holds for all."""
     made = claims_table(found, known)
     title = f"Claims at the schedule {schedule}" if schedule else "Claims without a pair of runs"
-    return replace(made.without_empty_columns(), title=title, notes=made.notes[1:])
+    weak = [one.comparison.words for finding in found for one in finding.compared if _is_weak(one, finding, known)]
+    note = f"One side was hardly trained at this schedule, so the difference says little: {', '.join(weak)}."
+    return replace(made.without_empty_columns(), title=title, notes=(note,) if weak else ())
+
+
+def _is_weak(one: Compared, finding: Finding, known: Records) -> bool:
+    """Whether one of the two runs made a fraction of the other's updates, at a shortened schedule."""
+    cells, schedule = (one.comparison.better, one.comparison.worse), finding.schedule
+    if schedule is None:
+        return False
+    return bool(hardly_trained([outcome(cell, known, schedule, one.seeds) for cell in cells]))
+
+
+def hardly_trained(found: Sequence[Outcome]) -> dict[str, int]:
+    """Cells of a shortened schedule whose runs made a fraction of the most updates among them, with their updates."""
+    updates = {one.cell.name: one.records[0].updates for one in found if one.records and one.schedule != PAPER}
+    most = max(updates.values(), default=0)
+    return {name: count for name, count in updates.items() if count < FEW_UPDATES * most}
 
 
 def _recorded(known: Records) -> Iterator[_Shown]:
@@ -278,7 +298,11 @@ def _recorded(known: Records) -> Iterator[_Shown]:
 
 def _shown_table(known: Records, shown: _Shown) -> ResultTable:
     if shown.table.id in TABLES:
-        return paper_table(shown.table, known, shown.schedule, shown.seeds)
+        made = paper_table(shown.table, known, shown.schedule, shown.seeds)
+        few = hardly_trained(outcomes(shown.table, known, shown.schedule, shown.seeds))
+        words = ", ".join(f"{name} ({count:,} updates)" for name, count in few.items())
+        note = f"Hardly trained at this schedule, so no baseline: {words}."
+        return replace(made, notes=(*made.notes, *([note] if few else [])))
     return figure_table(shown.table, outcome(shown.table.cells[0], known, shown.schedule, shown.seeds), shown.seeds)
 
 

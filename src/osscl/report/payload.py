@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -11,7 +12,7 @@ from osscl.config import content_id, plain
 from osscl.data.images import ImageBank
 from osscl.metrics import drops
 from osscl.report.chapters import Chapter, Entry, chapters_of, conclusion, opening
-from osscl.report.naming import setting_words
+from osscl.report.naming import change_in_words, setting_words
 from osscl.report.thumbnails import Strip, StripImages, Tile, strips_of
 from osscl.runs.record import GateRecord, RunRecord
 from osscl.runs.spec import spec_to_plain
@@ -77,6 +78,7 @@ def chapter_numbers(chapter: Chapter, banks: Mapping[str, ImageBank], pictures: 
         "key": slug(setting_words(scenario)),
         "label": chapter.setting,
         "schedule": chapter.first.spec.schedule.name,
+        "scheduleId": content_id(chapter.first.spec.schedule, 6),
         "trained": chapter.schedule_words,
         "facts": chapter.facts,
         "on": chapter.first.evaluated_on,
@@ -85,7 +87,12 @@ def chapter_numbers(chapter: Chapter, banks: Mapping[str, ImageBank], pictures: 
         "classes": list(bank.class_names) if bank else None,
         "highlighted": [keys[id(entry)] for entry in chapter.highlighted],
         "rows": [
-            {"key": keys[id(entry)], **entry_numbers(entry, pictures), **_ablation(chapter, entry, keys)}
+            {
+                "key": keys[id(entry)],
+                "baseline": chapter.is_baseline(entry),
+                **entry_numbers(entry, pictures),
+                **_ablation(chapter, entry, keys),
+            }
             for entry in chapter.entries
         ],
     }
@@ -99,7 +106,9 @@ def entry_numbers(entry: Entry, pictures: StripImages) -> Json:
         "name": entry.name,
         "named": entry.configuration is not None,
         "seeds": [run.spec.seed for run in entry.runs],
-        "streams": [content_id(run.class_order, 6) for run in entry.runs],
+        "streams": [_stream_id(run) for run in entry.runs],
+        "tests": [_test_id(run) for run in entry.runs],
+        "updates": entry.updates,
         "final": [round(run.final, 6) for run in entry.runs],
         "forgetting": [_rounded(run.forgetting, 6) for run in entry.runs],
         "overall": [[round(value, 2) for value in run.overall] for run in entry.runs],
@@ -124,7 +133,22 @@ def entry_numbers(entry: Entry, pictures: StripImages) -> Json:
 
 def _ablation(chapter: Chapter, entry: Entry, keys: Mapping[int, str]) -> Json:
     found = chapter.base_of(entry)
-    return {"base": keys[id(found[0])], "changes": found[1]} if found else {"base": None}
+    if found is None:
+        return {"base": None}
+    words = ", ".join(change_in_words(*change) for change in found[1].items())
+    return {"base": keys[id(found[0])], "changes": found[1], "changed": words}
+
+
+def _test_id(run: RunRecord) -> str:
+    """Equal for runs that met the same classes in the same order and were tested on the same images."""
+    main = run.content.get(run.spec.scenario.main)
+    return content_id((run.class_order, run.evaluated_on, run.evaluated_rows, run.spec.stream, main), 6)
+
+
+def _stream_id(run: RunRecord) -> str:
+    """Equal for runs that met the same images in every step: their differences can be paired."""
+    stream = plain(replace(run.spec.scenario, memory=0))
+    return content_id((stream, run.spec.seed, _test_id(run), sorted(run.content.items())), 6)
 
 
 def _over_steps(entry: Entry, part: str, readings: Sequence[Reading]) -> Json:

@@ -11,7 +11,8 @@ from osscl.report.naming import method_label, setting_words
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import display_name
 
-URSLS = ("ursl", "ursl-as-printed", "ursl-plus")  # compared with the paper's URSL
+PLUS = ("ursl-plus", "ursl-plus-unlimited")  # ours
+URSLS = ("ursl", "ursl-as-printed", *PLUS)  # compared with the paper's URSL
 COLUMNS = (
     Column("setting"), Column("method"), Column("schedule"), Column("seeds", "seeds"), Column("rows"),
     Column("final %", "mean", ("final", "final_std", "n"), ours=True),
@@ -49,7 +50,7 @@ def headline_table(records: Iterable[RunRecord]) -> ResultTable:
 def headline_values(runs: Sequence[RunRecord]) -> Row:
     first = runs[0]
     finals, theirs = [run.final for run in runs], published_beside(first)
-    whose = "URSL" if display_name(first.spec) == "ursl-plus" else ""  # the paper has no number of ours
+    whose = "URSL" if display_name(first.spec) in PLUS else ""  # the paper has no number of ours
     paper = None if theirs is None else Number(*theirs, remark=whose)
     final = Number(
         mean(finals), stdev(finals) if len(finals) > 1 else None, len(finals), is_percent=True,
