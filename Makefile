@@ -7,8 +7,8 @@ demo: .venv/installed
 	$(BIN)/osscl demo
 
 test: types
-	$(BIN)/ruff format --check src tests docs/conf.py docs/make_pictures.py docs/_ext
-	$(BIN)/ruff check src tests docs/conf.py docs/make_pictures.py docs/_ext
+	$(BIN)/ruff format --check src tests docs/*.py docs/_ext
+	$(BIN)/ruff check src tests docs/*.py docs/_ext
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4
 
 types: .venv/tested
@@ -46,7 +46,7 @@ wheel: .venv/tested
 	touch $@
 
 .venv/complete: .venv/tested
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,fetch,photos,hub,ray,tune,track,docs]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,test-extras,fetch,photos,hub,ray,tune,track,docs,serve,export]"
 	touch $@
 
 .venv/docs: .venv/installed

@@ -21,6 +21,8 @@ extensions = [
     "reference_pages",  # reference/commands and reference/python, from the code
     "repository_links",  # links to source files and records, which lie outside this folder
     "pictures",  # drawings in the colours of the page; one step on digits as a stepper
+    "symbols",  # T_t with a low t
+    "accessible",  # names and lists, for screen readers
 ]
 exclude_patterns = ["_build", "_ext"]
 
@@ -45,6 +47,7 @@ html_css_files = ["page.css"]
 html_context = {"default_mode": "auto"}  # light or dark as the system is; a button changes it
 html_copy_source = False
 html_show_sourcelink = False
+html_show_search_summary = False  # would fetch every page found, which browsers refuse for files on disk
 html_domain_indices = False
 html_sidebars = {"index": [], "concepts": [], "start": []}  # no pages below them
 html_theme_options = {

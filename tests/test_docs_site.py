@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+from PIL import Image
 from typer.main import get_command
 
-import chromium
 import osscl
 from osscl.cli import app
 from osscl.runs.record import read_records
@@ -82,17 +82,33 @@ def test_one_step_is_a_stepper_that_needs_no_script(site):
     assert len(re.findall(r'class="tile', stepper)) == 200 and "<script" not in stepper
 
 
-@pytest.mark.skipif(chromium.PROGRAM is None, reason="no Chromium here")
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-def test_one_step_in_a_browser(site, tmp_path, width, dark):
-    with chromium.Browser(tmp_path) as browser:
-        browser.open(site / "concepts.html", width, dark=dark)
-        assert browser.errors == []
-        assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        for i in range(1, 7):
-            browser.evaluate(f"document.querySelector('label[for=stepper-{i}]').click()")
-            shown = "[...document.querySelectorAll('.stepper ol > li')].map(item => item.offsetHeight > 0)"
-            assert browser.evaluate(shown) == [i == k for k in range(1, 7)]
+def test_one_step_in_a_browser(site, browser, width, dark):
+    page = browser.open(site / "concepts.html", width, dark=dark)
+    assert browser.errors == []
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for i in range(1, 7):
+        page.locator(f"label[for=stepper-{i}]").click()
+        shown = "[...document.querySelectorAll('.stepper ol > li')].map(item => item.offsetHeight > 0)"
+        assert browser.evaluate(shown) == [i == k for k in range(1, 7)]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "page", ["index.html", "concepts.html", "reference/commands/run.html", "reference/python/agent.html"]
+)
+def test_axe_finds_no_serious_barrier_on_the_site(site, browser, page, dark):
+    pytest.importorskip("axe_playwright_python")
+    browser.open(site / page, 1280, dark=dark)
+    assert browser.barriers() == []
+
+
+def test_search_works_from_disk(site, browser):
+    page = browser.open(site / "search.html", 1280)
+    page.goto((site / "search.html").as_uri() + "?q=forgetting")
+    page.wait_for_selector("#search-results li")
+    found = page.locator("#search-results li a").all_text_contents()
+    assert any("Concepts" in words for words in found) and browser.errors == []
 
 
 # ----- the pages
@@ -124,6 +140,54 @@ def test_commands_on_a_page_can_be_parsed(page):
                 pytest.fail(f"{page.name}: osscl {shlex.join(words)}: {error}")
 
 
+FOLLOWED = {
+    "own-images.md": "## Try it",
+    "README.md": "## Your own photos",
+}  # by tests/agent/test_photos.py, as printed
+PLACEHOLDER = re.compile(r"…|\bNAME\b|\bN\b|\bDIR\b")
+NOT_HERE = {  # parsed by the test above; what each needs
+    "data": "a network, or data sets",
+    "bench": "a GPU that runs nothing else",
+    "study": "minutes of training, and data sets",
+    "study-heads": "finished runs, and data sets",
+    "predict": "a model; tests/agent/test_photos.py follows a page that makes one",
+}
+
+
+def commands_to_run():
+    """Every osscl command of the pages, in blocks and in sentences, once; start.md's blocks are run below, in order."""
+    found = {}
+    for page in WRITTEN:
+        text = page.read_text()
+        if page.name in FOLLOWED:
+            before, heading, section = text.partition(FOLLOWED[page.name])
+            text = before + section.partition("\n## ")[2] if heading else text
+        blocks = [] if page.name == "start.md" else commands_in(text)
+        said = [" ".join(words.split()) for words in re.findall(r"`osscl ([^`]+)`", text)]
+        inline = [shlex.split(words) for words in said if " " in words and not PLACEHOLDER.search(words)]
+        for words in [*blocks, *inline]:
+            if words[0] not in NOT_HERE:
+                found.setdefault(tuple(words), page.name)
+    return [pytest.param(words, id=f"{page}: {shlex.join(words)}") for words, page in found.items()]
+
+
+def without_training(words):
+    """The same command with --dry-run, where it would start runs."""
+    starts_runs = words[0] == "run" or (words[0] == "table" and words[1] not in ("list", "T7", "T8"))
+    return words if not starts_runs or {"--dry-run", "--no-run"} & {*words} else (*words, "--dry-run")
+
+
+@pytest.mark.parametrize("words", commands_to_run())
+def test_commands_on_the_pages_run(typed, tmp_path, words):
+    """Those that train are asked what they would run."""
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    (tmp_path / "runs").symlink_to(ROOT / "results" / "demo")
+    if any("photos/" in word for word in words):
+        typed("demo", "--photos", "photos")
+    code, _, errors = typed(*without_training(words))
+    assert code == 0, f"osscl {shlex.join(words)}: {errors}"
+
+
 def test_the_first_page_runs_unchanged(typed, capsys):
     text = (DOCS / "start.md").read_text()
     commands = commands_in("\n".join(re.findall(r"<!-- runs -->\n(```bash\n.*?^```)", text, re.DOTALL | re.MULTILINE)))
@@ -135,6 +199,20 @@ def test_the_first_page_runs_unchanged(typed, capsys):
     page = {"__name__": "page"}
     exec(compile(block, "start.md", "exec"), page)
     assert f"{page['record'].final} {page['record'].forgetting}" in capsys.readouterr().out
+
+
+def test_the_readmes_python_runs_at_a_smaller_size(typed, tmp_path, capsys):
+    """On digits, three updates per phase, and with pictures to predict."""
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert block.count('"cifar100-p05", "ursl", "short"') == 1
+    (tmp_path / "folder").mkdir()
+    for name in ("photo.jpg", "folder/other.png"):
+        Image.new("L", (8, 8), 90).save(tmp_path / name)
+    exec(
+        compile(block.replace('"cifar100-p05", "ursl", "short"', '"digits", "ursl", "smoke"'), "README.md", "exec"), {}
+    )
+    first, second = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert len(first.split()) == 3 and second.startswith(("(", "["))
 
 
 def test_one_step_on_digits_is_the_demos_record():

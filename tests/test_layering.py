@@ -19,6 +19,7 @@ ORDER = (
     ("paper",),
     ("agent",),
     ("report",),
+    ("serve",),
     ("cli",),
     ("__main__",),
 )

@@ -37,7 +37,7 @@ from osscl.storage import read_cached_state, read_state
 
 ROOT = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
-METHODS = ("ursl", "ursl-plus", "co2l", "gd", "dm", "gem", "icarl", "labels-only")
+METHODS = ("ursl", "ursl-plus-unlimited", "co2l", "gd", "dm", "gem", "icarl", "labels-only")
 TINY = ("--schedule", "smoke", *(f"--set=schedule.{field}" for field in ("name=tiny", "max_updates=2", "row_cap=64")))
 COUNTS = {
     "kills": 500,

@@ -134,7 +134,7 @@ def python_pages() -> dict[str, str]:
         page = package.rpartition(".")[2]
         blocks = [_public_name(name, getattr(osscl, name)) for name in names]
         pages[f"python/{page}.md"] = f"# {title}\n\n{words}\n\n" + "\n".join(blocks)
-        rows += [(f"[`osscl.{name}`]({page}.md)", plain(_first_line(getattr(osscl, name)))) for name in names]
+        rows += [(f"[`osscl.{name}`]({page}.md)", plain(_first_sentence(getattr(osscl, name)))) for name in names]
     for page, (title, module) in MODULES.items():
         pages[f"python/{page}.md"] = f"# {title}\n\n" + _rst(
             f".. automodule:: {module}\n   :members:\n   :undoc-members:"
@@ -169,10 +169,11 @@ def _public_name(name: str, value: Any) -> str:
     return _rst(f".. autofunction:: osscl.{name}")
 
 
-def _first_line(value: Any) -> str:
+def _first_sentence(value: Any) -> str:
     if isinstance(value, Mapping):
         return "dictionary: " + ", ".join(map(str, value))
-    return (inspect.getdoc(value) or "").split("\n")[0]
+    paragraph = " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", paragraph)[0]
 
 
 def _rst(text: str) -> str:

@@ -1,6 +1,6 @@
 """Make relative links to files of the repository work in the site; they stay relative links on Git hosting.
 
-A Python file becomes a highlighted page, another file a download, and a folder plain text.
+A Python file becomes a highlighted page, another file a download, and a folder its name.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,11 @@ class RepositoryLinks(SphinxTransform):
         if not path.exists():
             name = path.relative_to(ROOT)
             log.warning("%s does not exist", name, location=node, type="repository", subtype="link")
-        node.replace_self(nodes.inline("", "", *node.children, classes=["repository"]))
+        words = nodes.inline("", "", *node.children, classes=["repository"])
+        name = str(path.relative_to(ROOT))
+        if name not in node.astext():
+            words += [nodes.Text(" in "), nodes.literal("", name)]
+        node.replace_self(words)
 
 
 def _page_name(path: Path) -> str:
