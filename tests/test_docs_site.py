@@ -151,6 +151,8 @@ NOT_HERE = {  # parsed by the test above; what each needs
     "study": "minutes of training, and data sets",
     "study-heads": "finished runs, and data sets",
     "predict": "a model; tests/agent/test_photos.py follows a page that makes one",
+    "serve": "an agent and a browser; tests/serve",
+    "export": "an agent; tests/cli/test_export.py follows the page",
 }
 
 

@@ -408,7 +408,7 @@ class Newer(MeanColors):
 
 def test_a_cluster_with_other_weights_is_refused(cluster, tmp_path, encoder):
     here = os.getpid()
-    with pytest.raises(DataError, match="different weights on a worker"):
+    with pytest.raises(DataError, match="a worker of the cluster has different weights"):
         embed_on_ray(
             draw(tmp_path / "p", 3),
             lambda: MeanColors() if os.getpid() == here else Newer(),

@@ -2,6 +2,7 @@
 
 import io
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,11 @@ def watcher_of(options, wanted):
         return type(watched.watcher)
 
 
+def kernel(runs):
+    """A stand-in for `ipykernel.kernelapp`, in a process that is a kernel or has only imported it."""
+    return SimpleNamespace(IPKernelApp=SimpleNamespace(initialized=lambda: runs))
+
+
 @pytest.mark.parametrize(
     ("stderr", "notebook", "wanted", "kind"),
     [
@@ -41,15 +47,14 @@ def watcher_of(options, wanted):
 def test_progress_is_shown_where_somebody_watches(monkeypatch, stderr, notebook, wanted, kind):
     monkeypatch.setattr(sys, "stderr", stderr())
     monkeypatch.setattr(progress, "find_spec", lambda name: name)
-    if notebook:
-        monkeypatch.setitem(sys.modules, "ipykernel", object())
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", kernel(notebook))
     assert watcher_of(Options(), wanted) is kind
     own = PlainProgress("own")
     assert watcher_of(Options(watcher=own), wanted) is PlainProgress  # a caller's watcher is never replaced
 
 
 def test_a_notebook_without_ipywidgets_gets_lines(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ipykernel", object())
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", kernel(True))
     monkeypatch.setattr(progress, "find_spec", lambda name: None)
     assert watcher_of(Options(), None) is PlainProgress
 

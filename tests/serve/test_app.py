@@ -48,7 +48,7 @@ def test_the_page_answers_as_the_command_line_does(client, photos, agent):
 
     path = photos / "test" / "boat" / "003.jpg"
     (found,) = predicted(client, path)
-    expected = ContinualClassifier.load(agent, "cpu").predict([path])
+    expected = ContinualClassifier.load(agent, "cpu").predict_detailed([path])
     assert found["top"][0]["name"] == expected.names[0]
     assert found["known_percent"] == pytest.approx(100 * float(expected.scores[0]), abs=0.06)
 

@@ -135,7 +135,7 @@ def test_a_study_of_heads_writes_a_file_and_never_overwrites_one(typed, tmp_path
     assert kept["run"] == folder.name and [row["changes"] for row in kept["variants"]] == [[], ["copies=0"]]
     assert set(kept["made_by"]) == {"command", "commit", "device"} and all(kept["made_by"].values())
     code, _, error = typed("study-heads", folder, "--out", "heads.json")
-    assert code == 2 and "heads.json exists" in error
+    assert code == 2 and "heads.json already exists" in error
 
 
 def test_kornia_is_measured_if_it_is_installed(monkeypatch):

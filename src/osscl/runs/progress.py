@@ -123,7 +123,7 @@ def watched_options(options: Options, title: str, progress: bool | None) -> Iter
 
 def _on_stderr(title: str, progress: bool | None) -> AbstractContextManager[Watcher]:
     in_terminal = sys.stderr is not None and sys.stderr.isatty()  # it is None under pythonw
-    in_notebook = "ipykernel" in sys.modules
+    in_notebook = _is_kernel()
     if progress is False or (progress is None and not in_terminal and not in_notebook):
         return nullcontext(Unwatched())
     if in_terminal or (in_notebook and find_spec("ipywidgets") is not None):
@@ -131,6 +131,12 @@ def _on_stderr(title: str, progress: bool | None) -> AbstractContextManager[Watc
 
         return live_progress(title, Console(stderr=True))
     return nullcontext(PlainProgress(title, sys.stderr))
+
+
+def _is_kernel() -> bool:
+    """Whether this process is the kernel of a notebook; to have imported ipykernel is not enough."""
+    app = sys.modules.get("ipykernel.kernelapp")
+    return app is not None and bool(app.IPKernelApp.initialized())
 
 
 def describe_progress(
