@@ -6,8 +6,13 @@ import torch
 from torch import Tensor
 
 from osscl.learn.linear_head import HeadConfig, drop_row, rank_in_class
-from osscl.methods.byte_budget import approximate_covariance, compact_covariance, expanded_covariance
-from osscl.methods.class_statistics import ClassStatistics, StatisticsFit
+from osscl.methods.class_statistics import (
+    ClassStatistics,
+    StatisticsFit,
+    approximate_covariance,
+    compact_covariance,
+    expanded_covariance,
+)
 
 SOFTNESS = 0.005  # added to the variance of every direction; rows are of unit length
 KNOWN = 0.8  # share of labelled rows that should look known, classes weighted equally

@@ -16,8 +16,15 @@ from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
 from osscl.methods.base import GateReport, Runtime, Setting, State, on_device
-from osscl.methods.byte_budget import HALF, BytePlan, bytes_of, plan_bytes
-from osscl.methods.class_statistics import StatisticsFit, StatisticsTracker, head_views
+from osscl.methods.class_statistics import (
+    HALF,
+    BytePlan,
+    StatisticsFit,
+    StatisticsTracker,
+    bytes_of,
+    head_views,
+    plan_bytes,
+)
 from osscl.methods.gate import Segregated
 from osscl.methods.known_detector import CompactBackground, KnownDetector, background_of, fit_detector
 from osscl.methods.ursl import Ursl, UrslConfig
