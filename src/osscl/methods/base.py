@@ -218,10 +218,14 @@ class OtherHeads(Protocol):
         ...
 
 
+def bytes_of(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
 def bytes_kept(agent: Any) -> int | None:
     """Bytes of past data that an agent keeps from step to step; None for methods that do not say."""
     if isinstance(agent, Keeping):
-        return sum(tensor.numel() * tensor.element_size() for tensor in agent.kept().values())
+        return bytes_of(agent.kept())
     labeled = getattr(getattr(agent, "memory", None), "labeled", None)
     return labeled.images.numel() if isinstance(labeled, Labeled) else None
 

@@ -249,7 +249,3 @@ def expanded_covariance(diagonal: Tensor, directions: Tensor) -> Tensor:
 def approximate_covariance(covariance: Tensor, rank: int) -> Tensor:
     """A covariance as it is after being kept with `rank` directions."""
     return expanded_covariance(*compact_covariance(covariance, rank))
-
-
-def bytes_of(tensors: Mapping[str, Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -15,13 +15,12 @@ from osscl.config import added_later, require
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
-from osscl.methods.base import GateReport, Runtime, Setting, State, on_device
+from osscl.methods.base import GateReport, Runtime, Setting, State, bytes_of, on_device
 from osscl.methods.class_statistics import (
     HALF,
     BytePlan,
     StatisticsFit,
     StatisticsTracker,
-    bytes_of,
     head_views,
     plan_bytes,
 )
