@@ -15,7 +15,7 @@ from osscl.methods import CONFIGURATIONS, base, method_class
 from osscl.methods.base import Runtime
 from osscl.methods.gem import GemUpdate
 from osscl.runs.evaluate import judge_known
-from osscl.runs.presets import on_small_net
+from osscl.runs.spec import on_small_net
 from osscl.tools.battery import held_out, maker, toy_stream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -7,7 +7,7 @@ import torch
 from osscl.config import override
 from osscl.methods import CONFIGURATIONS, URSL, method_class
 from osscl.methods.base import Runtime
-from osscl.runs.presets import on_small_net
+from osscl.runs.spec import on_small_net
 from osscl.tools.battery import FEW, maker
 
 SMALL = on_small_net(URSL)

@@ -10,7 +10,7 @@ from osscl.errors import SpecError
 from osscl.methods import CONFIGURATIONS, co2l
 from osscl.methods.base import Runtime
 from osscl.methods.co2l import Co2l
-from osscl.runs.presets import on_small_net
+from osscl.runs.spec import on_small_net
 from toy_agents import agent_of, changed, learned, same, weights
 
 CO2L, CO2L_J, CO2L_P = (on_small_net(CONFIGURATIONS[name]) for name in ("co2l", "co2l-j", "co2l-p"))

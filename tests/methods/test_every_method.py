@@ -15,8 +15,8 @@ from osscl.methods.gem import GemConfig
 from osscl.methods.icarl import IcarlConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.runs.evaluate import evaluate, refuse_divergence
-from osscl.runs.presets import demo_sized, on_small_net
 from osscl.runs.run import is_small
+from osscl.runs.spec import demo_sized, on_small_net
 from osscl.tools import battery
 from osscl.tools.battery import ENOUGH, TOY, accuracy, maker, toy_stream
 from osscl.vision.encoder import Classifier

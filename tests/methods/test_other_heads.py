@@ -13,10 +13,9 @@ from osscl.methods.base import OtherHeads, Schedule
 from osscl.methods.icarl import without_stem_relu
 from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import evaluate, evaluate_other_heads
-from osscl.runs.presets import on_small_net
 from osscl.runs.record import read_record
 from osscl.runs.run import run
-from osscl.runs.spec import EXPERIMENTS, RunSpec
+from osscl.runs.spec import EXPERIMENTS, RunSpec, on_small_net
 from osscl.tools.battery import held_out
 from osscl.vision.encoder import in_chunks
 from toy_agents import SMALL, agent_of, learned

@@ -16,7 +16,7 @@ from osscl.losses.distillation import relation_distillation
 from osscl.methods import LABELS_ONLY, ursl
 from osscl.methods.base import Runtime
 from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
-from osscl.runs.presets import on_small_net
+from osscl.runs.spec import on_small_net
 from osscl.tools.battery import FEW, TOY, held_out, toy_stream
 from toy_agents import ALL_PASS, SMALL, agent_of, changed, learned, same, weights
 

@@ -19,10 +19,9 @@ from osscl.methods.ursl import Ursl
 from osscl.methods.ursl_plus import UrslPlus
 from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import judge_known
-from osscl.runs.presets import on_small_net
 from osscl.runs.record import read_record
 from osscl.runs.run import run
-from osscl.runs.spec import EXPERIMENTS, RunSpec
+from osscl.runs.spec import EXPERIMENTS, RunSpec, on_small_net
 from osscl.tools.battery import TOY, check_rows_are_judged_alone, held_out, maker, toy_stream
 from osscl.vision.encoder import in_chunks
 from toy_agents import ALL_PASS, PLUS, SMALL, agent_of, changed, learned, same, weights

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from osscl.methods import CONFIGURATIONS, URSL
-from osscl.runs.presets import on_small_net
+from osscl.runs.spec import on_small_net
 from osscl.tools.battery import ENOUGH, TOY, accuracy, held_out, toy_stream
 from osscl.vision.encoder import in_chunks
 from toy_agents import PLUS, changed, learned, same, weights

@@ -13,10 +13,9 @@ from osscl.methods import METHODS
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.plan import known_records
 from osscl.runs.checkpoint import Options
-from osscl.runs.presets import sized
 from osscl.runs.record import record_to_plain
 from osscl.runs.run import run
-from osscl.runs.spec import configuration, describe_schedule, experiment, make_spec
+from osscl.runs.spec import configuration, describe_schedule, experiment, make_spec, sized
 
 
 @pytest.mark.parametrize(

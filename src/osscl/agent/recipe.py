@@ -10,8 +10,7 @@ from osscl.errors import SpecError, unknown
 from osscl.methods import method_name
 from osscl.methods.base import Schedule
 from osscl.methods.reference import ReferenceConfig
-from osscl.runs.presets import sized
-from osscl.runs.spec import config_display_name, config_from_plain, configuration, require_own_name, scheduled
+from osscl.runs.spec import config_display_name, config_from_plain, configuration, require_own_name, scheduled, sized
 from osscl.vision.augment import Augmentation
 
 AUGMENTATIONS = {"photos": Augmentation(), "glyphs": GLYPHS}  # glyphs change their meaning when mirrored or recoloured

@@ -8,8 +8,7 @@ from typing import Literal
 
 from osscl.config import override
 from osscl.methods.base import DEMO, Schedule
-from osscl.runs.presets import on_small_net
-from osscl.runs.spec import RunSpec, make_spec
+from osscl.runs.spec import RunSpec, make_spec, on_small_net
 from osscl.stream.scenario import ScenarioSpec
 
 # What a cell shows of a run: its final accuracy in %, also with our head instead of its own, or minutes of some phases.

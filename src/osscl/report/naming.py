@@ -5,9 +5,8 @@ from typing import Any
 
 from osscl.config import content_id, plain
 from osscl.methods import CONFIGURATIONS
-from osscl.runs.presets import demo_sized, on_small_net
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import configuration_name
+from osscl.runs.spec import configuration_name, demo_sized, on_small_net
 from osscl.stream.scenario import ScenarioSpec
 
 MOST_CHANGES = 4  # listed in a name

@@ -1,4 +1,4 @@
-"""What to run: a frozen spec, its id, and the named experiments."""
+"""What to run: a frozen spec, its id, the named experiments, and configurations resized for them."""
 
 import functools
 import json
@@ -8,10 +8,12 @@ from typing import Any
 
 from osscl.config import content_id, from_plain, plain, require
 from osscl.errors import SpecError, unknown
+from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS_UNLIMITED, method_name
 from osscl.methods.base import DEMO, PAPER, SCHEDULES, SMOKE, Schedule
-from osscl.runs.presets import demo_sized, on_small_net, sized
+from osscl.methods.ursl import UrslConfig
 from osscl.stream.scenario import ScenarioSpec
+from osscl.vision.encoder import EncoderConfig
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,62 @@ def experiment(name: str) -> ScenarioSpec:
     if name not in EXPERIMENTS:
         raise unknown("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
+
+
+# ----- sizes that need no GPU: to check that everything runs, and to learn the digits
+
+SMALL = EncoderConfig("small-wide", dim=128)
+QUICK = OptimiserConfig("adam", rate=2e-3, min_rate=1e-5, decay=1e-6)
+
+DEMO_REFERENCE: dict[str, Any] = {
+    "net": SMALL, "tau": 0.5, "epochs_first": 30, "epochs_later": 10, "batch": 128, "optimiser": QUICK
+}  # fmt: skip
+DEMO_LEARNER: dict[str, Any] = {"net": SMALL, "epochs": 1, "min_updates": 200, "batch": 64, "optimiser": QUICK}
+# Thresholds by std: the variance of these scores is so small that mean - 4 var would reject most known digits.
+DEMO_GATE: dict[str, Any] = {"eta": (-2.0, -1.0), "spread": "std"}
+
+
+def sized(config: Any, schedule: Schedule) -> Any:
+    """`config` resized as a schedule requires; configs of foreign methods stay as they are."""
+    if method_name(config) is None:
+        return config
+    if schedule == DEMO:
+        return demo_sized(config)
+    return on_small_net(config) if schedule.small_net else config
+
+
+def on_small_net(config: Any) -> Any:
+    """`config` with small networks, for schedules that only check that everything runs."""
+    if hasattr(config, "backbone"):
+        return replace(config, backbone="small")
+    encoders = {name: getattr(config, name) for name in ("reference", "learner") if hasattr(config, name)}
+    small = {
+        name: replace(part, net=replace(part.net, backbone="small", hidden=None, dim=64))
+        for name, part in encoders.items()
+    }
+    return replace(config, **small)
+
+
+def demo_sized(config: Any) -> Any:
+    """`config` with networks, batches, epochs and optimisers that suit digits."""
+    if hasattr(config, "backbone"):
+        # With a handful of labels an epoch is one or two updates: methods name the epochs that they need.
+        return replace(config, backbone=SMALL.backbone, **getattr(config, "demo_changes", {}))
+    if not hasattr(config, "reference"):
+        return config
+    changes: dict[str, Any] = {
+        "reference": replace(config.reference, **DEMO_REFERENCE), "head": replace(config.head, penalty=1.0)
+    }  # fmt: skip
+    if hasattr(config, "learner"):
+        changes["learner"] = replace(config.learner, **DEMO_LEARNER)
+    if hasattr(config, "epochs_first"):
+        changes["epochs_first"] = None  # the floor of updates is the same at every step
+    if isinstance(config, UrslConfig):
+        changes["gate"] = replace(config.gate, **DEMO_GATE)
+    return replace(config, **changes)
+
+
+# ----- specs and names
 
 
 def make_spec(scenario: ScenarioSpec | str, method: Any, schedule: Schedule | str, seed: int) -> RunSpec:
