@@ -209,7 +209,7 @@ def execution_options(
     """Check the options that say how runs are executed."""
     from osscl.runs.checkpoint import Options
     from osscl.runs.engine import Engine
-    from osscl.runs.track import refuse_tracker
+    from osscl.runs.progress import refuse_tracker
 
     if track is not None:
         refuse_tracker(track)
@@ -264,7 +264,7 @@ def watch_for(
     or `quiet` nothing is printed. Metrics are logged in all cases."""
     from functools import partial
 
-    from osscl.runs.track import refuse_tracker
+    from osscl.runs.progress import refuse_tracker
 
     if track is not None:
         refuse_tracker(track)
@@ -291,6 +291,6 @@ def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") ->
 
 def tracked(out: Path, spec: "RunSpec", beside: "Watcher | None" = None) -> Any:
     """Log metrics of a run; a module-level function, because Ray pickles it by name."""
-    from osscl.runs.track import tracking
+    from osscl.runs.progress import tracking
 
     return tracking(out / spec.id / "tensorboard", beside)
