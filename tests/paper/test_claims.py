@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE, PhaseReport, Schedule
+from osscl.paper.cells import cell_on_demo
 from osscl.paper.claims import CLAIMS, Claim, Finding, Needs, findings, quantity_difference, versus
-from osscl.paper.stand_in import cell_on_demo
 from osscl.paper.tables import ABLATION, cell_of
 from osscl.report.curves import gate_points, gate_svg, gate_table
 from osscl.report.formats import Number

@@ -87,8 +87,8 @@ def table_request(
 ) -> TableRequest:
     """Check the options that select cells."""
     from osscl.cli.specs import seeds_of
+    from osscl.paper.cells import on_demo
     from osscl.paper.plan import shard_of
-    from osscl.paper.stand_in import on_demo
     from osscl.paper.tables import picked
     from osscl.runs.spec import schedule as schedule_of
 

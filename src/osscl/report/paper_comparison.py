@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from osscl.methods.base import PAPER, SCHEDULES, Schedule
-from osscl.paper.cells import ACCURACIES, Measure, Published, Table
+from osscl.paper.cells import ACCURACIES, Measure, Published, Table, on_demo
 from osscl.paper.claims import CLAIMS, Compared, Finding, Needs, Quantity, findings, is_trial, world_of, worlds
 from osscl.paper.plan import Records
 from osscl.paper.score import (
@@ -17,7 +17,6 @@ from osscl.paper.score import (
     seeds_told,
     seeds_words,
 )
-from osscl.paper.stand_in import on_demo
 from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
 from osscl.report import curves
 from osscl.report.chapters import FEW_UPDATES
