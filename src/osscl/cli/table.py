@@ -84,8 +84,7 @@ def show_request(request: opt.TableRequest, records: "dict[str, RunRecord]", for
     from osscl.paper.score import outcome
     from osscl.paper.tables import FIGURES, MAIN
     from osscl.report.curves import gate_svg
-    from osscl.report.main_results import main_results
-    from osscl.report.paper_comparison import figure_table, paper_table
+    from osscl.report.paper_comparison import figure_table, main_results, paper_table
     from osscl.storage import write_text
 
     asked = request.table

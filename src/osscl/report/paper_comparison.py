@@ -21,6 +21,7 @@ from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_ro
 from osscl.report import curves
 from osscl.report.chapters import FEW_UPDATES
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
+from osscl.report.tables import mean_number
 from osscl.runs.record import RunRecord
 
 CLAIM_ORDER: tuple[VerdictKind, ...] = ("holds", "refuted", "tried", "undecided")
@@ -118,6 +119,37 @@ def table_notes(
 def sentences(notes: Sequence[str]) -> tuple[str, ...]:
     """Notes with a capital and a full stop."""
     return tuple(note if note.endswith(".") else f"{note[0].upper()}{note[1:]}." for note in notes)
+
+
+# ----- the main results
+
+MEGABYTE = 1e6
+MAIN_COLUMNS = (
+    Column("setting"), Column("method"), Column("ours", "mean", ("mean", "std", "n"), ours=True),
+    Column("paper", "published", ("paper_mean", "paper_std")), Column("kept", "number", ("kept_megabytes",)),
+    Column("minutes", "number"), Column("seeds", "seeds", only_csv=True),
+)  # fmt: skip
+
+
+def main_results(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> ResultTable:
+    """One row per cell; what is not recorded is missing."""
+    found = outcomes(table, records, schedule, seeds)
+    rows = [_main_row(one) for one in found]
+    return ResultTable(table.heading, MAIN_COLUMNS, rows, table_notes(table, found, records, schedule, seeds))
+
+
+def _main_row(one: Outcome) -> Row:
+    cell = one.cell
+    theirs = published_number(cell.published, cell.measure) if one.schedule == PAPER else None
+    minutes = mean_number([record.minutes for record in one.records])
+    return cell.row, cell.column, our_number(one), theirs, kept(one.records), minutes, one.seeds
+
+
+def kept(records: Sequence[RunRecord]) -> Number | None:
+    """Mean megabytes of past data kept after the last step, where every record says so."""
+    bytes_kept = [record.memory_bytes for record in records]
+    found = mean_number([None if count is None else count / MEGABYTE for count in bytes_kept], 2)
+    return None if found is None else Number(found.value, unit="MB", digits=2)
 
 
 # ----- claims

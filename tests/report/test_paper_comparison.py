@@ -6,7 +6,7 @@ from pathlib import Path
 from osscl.methods.base import PAPER
 from osscl.paper.plan import known_records
 from osscl.paper.tables import MAIN
-from osscl.report.main_results import kept, main_results
+from osscl.report.paper_comparison import kept, main_results
 
 RECORDS = known_records([Path(__file__).parents[2] / "results" / "h200"])[0]
 
