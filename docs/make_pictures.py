@@ -261,7 +261,7 @@ def _explanation(one: OneStep) -> Iterable[str]:
     yield (
         f"**The gate decides.** {passed} of {len(step.unlabeled)} images pass τ_id: these are Û. "
         f"{int(gate.confident.sum())} also pass τ_pl, and {gate.used} of those are nearest to a class of an earlier "
-        "step: these are T̂, and they train the learner as if labelled."
+        "step: these are T̂. In L_sup they are negatives of the new classes, and L_TD keeps their relations."
     )
     right = int((gate.pseudo_labels == truth.labels)[one.in_t_hat].sum())
     found = int((gate.passed & truth.seen).sum())

@@ -82,3 +82,9 @@ def test_a_method_is_added_to_the_package_by_two_files(blocks, tmp_path):
     assert done.returncode == 0, done.stderr
     name, module, classes = done.stdout.split()[-3:]
     assert name.startswith("replay-digits-smoke-s0-") and module == "osscl.methods.replay" and classes == "10"
+
+
+def test_no_page_has_the_marks_of_an_unfinished_merge():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    marked = [page.name for page in pages if re.search(r"^(<{7}|={7}|>{7})( |$)", page.read_text(), re.MULTILINE)]
+    assert len(pages) > 20 and marked == []

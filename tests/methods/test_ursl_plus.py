@@ -14,7 +14,7 @@ from osscl.learn.memory import Memory
 from osscl.methods import CO2L, CONFIGURATIONS, LABELS_ONLY, ursl_plus
 from osscl.methods.base import Discerning, Schedule, bytes_kept
 from osscl.methods.class_statistics import StatisticsFit, StatisticsTracker, head_views
-from osscl.methods.known_detector import background_of, fit_detector, known_threshold
+from osscl.methods.known_detector import background_of, detector_of, fit_detector, known_threshold
 from osscl.methods.ursl import Ursl
 from osscl.methods.ursl_plus import UrslPlus
 from osscl.runs.checkpoint import Options
@@ -364,3 +364,21 @@ def test_a_share_leaves_ids_of_runs_without_one_unchanged():
     assert RunSpec(EXPERIMENTS["cifar100-p05"], CONFIGURATIONS["ursl-plus-unlimited"]).id == name
     limited = RunSpec(EXPERIMENTS["cifar100-p05"], CONFIGURATIONS["ursl-plus"]).id
     assert limited.startswith("ursl-plus-cifar100-paper-s0-") and limited[-12:] != name[-12:]
+
+
+def test_forgetting_a_class_removes_its_own_gaussian_although_another_class_has_none(stream):
+    """A class whose labels are all gone has statistics without labels and no Gaussian in the detector."""
+    agent, _ = learned(PLUS, stream)
+    statistics = agent.tracker.current["reference"]
+    labels = statistics.labels.clone()
+    labels[0] = 0
+    agent.tracker.current["reference"] = replace(statistics, labels=labels)
+    agent.detector = detector_of(
+        agent.tracker.current["reference"], background_of(torch.eye(statistics.means.shape[1]))
+    )
+    agent.classes = [*range(len(agent.classes))]  # as an agent for own images has them
+    left = agent.detector.means
+    agent.forget(2)
+    assert torch.equal(agent.detector.means, left[[0, *range(2, len(left))]])
+    agent.forget(0)
+    assert len(agent.detector.means) == len(left) - 1  # it had none

@@ -63,8 +63,8 @@ class Gate:
         return best.values, best.indices
 
     def without(self, column: int) -> "Gate":
-        """The same without a class; the thresholds stay."""
-        return replace(self, prototypes=drop_row(self.prototypes, column))
+        """The same without a class and without the scores of labelled images; the thresholds stay."""
+        return replace(self, prototypes=drop_row(self.prototypes, column), labeled_scores=self.labeled_scores[:0])
 
     def segregate(self, config: GateConfig, step: Step, scores: Tensor, labels: Tensor) -> Segregated:
         """T-hat and U-hat from the scores and nearest classes of the rows of U_t (line 8)."""

@@ -62,9 +62,9 @@ class KnownDetector:
     background_precision: Tensor  # (d, d)
     threshold: float = 0.0  # a row above it looks known
 
-    def without(self, column: int) -> "KnownDetector":
-        """The same without a class; the threshold stays."""
-        return replace(self, means=drop_row(self.means, column), width=drop_row(self.width, column))
+    def without(self, row: int) -> "KnownDetector":
+        """The same without one of its Gaussians; the threshold stays."""
+        return replace(self, means=drop_row(self.means, row), width=drop_row(self.width, row))
 
     def score(self, x: Tensor) -> Tensor:
         """Scores of rows (n, d), in (-1, 1): higher is more like a class seen."""

@@ -109,8 +109,9 @@ class Ursl:
         found = self.segregate(step)  # lines 5-8
         self.train_learner(step, found)  # lines 9-15
         with self.phases.timed("head"):
+            # Deviation: line 16 comes after line 17, so the head still has all images that M held during the step.
             self.fit_head(step, found)  # line 17, at every step, so that predict() is always valid
-            self.update_memory(step)  # line 16, after the head, which uses M as it was during the step
+            self.update_memory(step)  # line 16
         self.scored = None
         return StepReport(self.phases.reports(), found.report, dict(self.notes))
 

@@ -197,9 +197,11 @@ class UrslPlus(Ursl):
     def forget(self, column: int) -> None:
         super().forget(column)
         self.reference_head = self.reference_head.without(column) if self.reference_head is not None else None
-        self.tracker.current = {name: kept.without(column) for name, kept in self.tracker.current.items()}
         if isinstance(self.detector, KnownDetector):  # a compact one has nothing of single classes
-            self.detector = self.detector.without(column)
+            labels = self.tracker.current["reference"].labels  # a class without any has no Gaussian
+            if labels[column] > 0:
+                self.detector = self.detector.without(int((labels[:column] > 0).sum()))
+        self.tracker.current = {name: kept.without(column) for name, kept in self.tracker.current.items()}
 
     def answers(self, images: Tensor) -> Tensor:
         """The predicted class of each image, (n,)."""

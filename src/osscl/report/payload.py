@@ -27,8 +27,9 @@ FPR95_UNKNOWN = "OpenOOD's: share of the classes seen that is rejected where 95 
 GATE: tuple[Reading, ...] = (
     ("AUROC, seen", "score of classes seen so far against the rest of U_t", lambda gate: gate.auroc_seen),
     ("AUROC, main set", "score of the main set against foreign sets", lambda gate: gate.auroc_related),
-    ("Precision", "share of the admitted images that is of the main set", lambda gate: gate.precision),
-    ("Pseudo-labels", "share of the pseudo-labels that is right", lambda gate: gate.pseudo_accuracy),
+    ("Precision, seen", "share of the admitted images that show a class seen so far", lambda gate: gate.precision_seen),
+    ("Precision, main set", "share of the admitted images that belong to the main set", lambda gate: gate.precision),
+    ("Pseudo-labels", "correct among confident images of classes seen so far", lambda gate: gate.pseudo_accuracy),
     ("Admits: seen", "share of the classes seen so far that is admitted", lambda gate: gate.pass_rates.get("seen")),
     ("Admits: unseen", "share of later classes that is admitted", lambda gate: gate.pass_rates.get("unseen")),
     ("Admits: foreign", "share of the foreign images that is admitted", lambda gate: gate.pass_rates.get("foreign")),
