@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import (
@@ -65,11 +65,9 @@ class DmConfig:
         require_backbone(self.backbone)
         require_declared(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
-        whole = ("epochs", "epochs_balance", "epochs_novelty", "batch", "unlabeled_batch")
-        for name in (*whole, "temperature", "longest"):
-            require(getattr(self, name) > 0, self, name, "positive")
-        for name in ("distill", "consistency"):
-            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require_positive(self, "epochs", "epochs_balance", "epochs_novelty")
+        require_positive(self, "unlabeled_batch", "temperature", "longest")
+        require_not_negative(self, "distill", "consistency")
         require(self.batch > 1, self, "batch", "at least 2")
         for name in ("threshold", "true_positives"):
             require(0 <= getattr(self, name) <= 1, self, name, "in [0, 1]")

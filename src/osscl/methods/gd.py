@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import BALANCING, OUR_HEAD, Head, HeadFit, class_weights, fit_head
@@ -53,11 +53,9 @@ class GdConfig:
         require_backbone(self.backbone)
         require_declared(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
-        for name in ("epochs_teacher", "epochs", "epochs_balance", "batch", "temperature"):
-            require(getattr(self, name) > 0, self, name, "positive")
+        require_positive(self, "epochs_teacher", "epochs", "epochs_balance", "batch", "temperature")
         require(self.unlabeled_batch is None or self.unlabeled_batch > 0, self, "unlabeled_batch", "positive, or null")
-        for name in ("distill", "confidence"):
-            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require_not_negative(self, "distill", "confidence")
 
     @property
     def needs_new_classes(self) -> bool:

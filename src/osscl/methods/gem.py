@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of
 from osscl.device import SideBySide, compiled_for_several_gradients
 from osscl.learn.batches import Shuffled
@@ -51,9 +51,9 @@ class GemConfig:
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
         require_declared(self)
-        require(self.epochs > 0, self, "epochs", "positive")
+        require_positive(self, "epochs")
         require(self.batch > 1, self, "batch", "at least 2")
-        require(self.margin >= 0, self, "margin", "0 or more")
+        require_not_negative(self, "margin")
 
     @property
     def needs_new_classes(self) -> bool:

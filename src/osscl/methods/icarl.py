@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import class_sums
@@ -41,7 +41,7 @@ class IcarlConfig:
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
         require_declared(self)
-        require(self.epochs > 0, self, "epochs", "positive")
+        require_positive(self, "epochs")
         require(self.batch > 1, self, "batch", "at least 2")
 
     @property

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
 from osscl.learn.batches import Shuffled
@@ -43,11 +43,9 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         require_declared(self)
-        for name in ("sup", "gamma", "lam", "min_updates"):
-            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require_not_negative(self, "sup", "gamma", "lam", "min_updates")
         require(self.sup + self.gamma + self.lam > 0, self, "sup", "positive, or gamma or lam must be")
-        for name in ("tau", "tau_teacher", "tau_student", "epochs"):
-            require(getattr(self, name) > 0, self, name, "positive")
+        require_positive(self, "tau", "tau_teacher", "tau_student", "epochs")
         require(self.batch > 1, self, "batch", "at least 2")
 
 

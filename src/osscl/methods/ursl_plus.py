@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from osscl.config import added_later, require
+from osscl.config import added_later, require, require_not_negative
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
@@ -55,7 +55,7 @@ class UrslPlusConfig(UrslConfig):
             raise SpecError("statistics=true needs head.solver=ridge")
         if self.statistics_share is not None:
             require(0 < self.statistics_share < 1, self, "statistics_share", "in (0, 1), or null for no limit")
-        require(self.statistics_rank >= 0, self, "statistics_rank", "0 or more")
+        require_not_negative(self, "statistics_rank")
 
     @property
     def needs_reference(self) -> bool:
