@@ -146,6 +146,12 @@ class Reference:
 
         return update
 
+    def batch_rows(self, unlabeled: Tensor) -> int:
+        """Images per update on U_t, or on the pool that a pretrained reference learned from."""
+        pool = self.setting.whole_pool if self.config.pretrained else unlabeled
+        assert pool is not None
+        return min(self.config.batch, len(pool))
+
     # ----- sharing with other runs
 
     def _digest(self, unlabeled: Tensor, t: int) -> str:
