@@ -137,7 +137,7 @@ def head_fit(
     return HeadFit(encoder, labeled, list(classes), setting.augmentation, setting.seed, names, cap)
 
 
-def with_our_head(model: BackboneModule, head: Head | None) -> dict[str, Callable[[Tensor], Tensor]]:
+def our_head(model: BackboneModule, head: Head | None) -> dict[str, Callable[[Tensor], Tensor]]:
     """Our head on another method's features, as a control (see `OtherHeads`)."""
     return {} if head is None else {"our head": lambda images: head(in_chunks(model.features, images))}
 

@@ -19,17 +19,7 @@ from osscl.learn.linear_head import BALANCING, OUR_HEAD, Head, class_weights, fi
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import distance_from_even, logit_distillation
-from osscl.methods.base import (
-    Phases,
-    Runtime,
-    Setting,
-    State,
-    StepReport,
-    head_fit,
-    new_classifier,
-    rebuilt,
-    with_our_head,
-)
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, new_classifier, our_head, rebuilt
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
@@ -228,7 +218,7 @@ class Gd:
 
     def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """The same network with our head."""
-        return with_our_head(self.model, self.ridge)
+        return our_head(self.model, self.ridge)
 
     def state(self) -> State:
         return {
