@@ -34,17 +34,17 @@ def test_the_page_runs_as_it_is(blocks, tmp_path, monkeypatch, capsys):
     for block in blocks:
         exec(compile(block, PAGE.name, "exec"), page)
     record, spec = page["record"], page["spec"]
-    assert record.id.startswith("replay-digits-smoke-s0-")
+    assert record.id.startswith("rehearsal-digits-smoke-s0-")
     assert (tmp_path / "runs" / record.id / f"{record.id}.json").exists()
     assert capsys.readouterr().out == f"{record.final} {record.forgetting}\n"
-    assert osscl.run(spec, method=page["Replay"]) == record  # finished: read, not run again
+    assert osscl.run(spec, method=page["Rehearsal"]) == record  # finished: read, not run again
 
 
 def test_the_example_learns(blocks):
     page = {"__name__": "page"}
     exec(compile(blocks[0], PAGE.name, "exec"), page)
     stream = toy_stream()
-    agent = maker(page["Replay"], page["Replay"].Config(), stream)(updates=ENOUGH)
+    agent = maker(page["Rehearsal"], page["Rehearsal"].Config(), stream)(updates=ENOUGH)
     for t in range(len(stream)):
         agent.learn(stream.step(t))
     assert accuracy(agent, stream) > 0.8
@@ -53,7 +53,7 @@ def test_the_example_learns(blocks):
 USE = """
 import sys, osscl
 from osscl.cli import main
-sys.argv = "osscl run digits --method replay --schedule smoke --device cpu".split()
+sys.argv = "osscl run digits --method rehearsal --schedule smoke --device cpu".split()
 try:
     main()
 except SystemExit as ended:
@@ -67,21 +67,22 @@ print(folder.name, type(model.agent).__module__, len(model.classes))
 def test_a_method_is_added_to_the_package_by_two_files(blocks, tmp_path):
     package = tmp_path / "osscl"
     shutil.copytree(ROOT / "src" / "osscl", package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "methods" / "replay.py").write_text(blocks[0])
+    assert not any("\nclass Rehearsal:" in file.read_text() for file in package.rglob("*.py"))  # the name is free
+    (package / "methods" / "rehearsal.py").write_text(blocks[0])
     table = package / "methods" / "__init__.py"
     text = table.read_text().replace(
-        "METHODS: dict[str, Any] = {", 'METHODS: dict[str, Any] = {\n    "replay": Replay,'
+        "METHODS: dict[str, Any] = {", 'METHODS: dict[str, Any] = {\n    "rehearsal": Rehearsal,'
     )
     table.write_text(
         text.replace(
-            "\nfrom osscl.methods.ursl ", "\nfrom osscl.methods.replay import Replay\nfrom osscl.methods.ursl "
+            "\nfrom osscl.methods.ursl ", "\nfrom osscl.methods.rehearsal import Rehearsal\nfrom osscl.methods.ursl "
         )
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "OSSCL_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", USE], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     name, module, classes = done.stdout.split()[-3:]
-    assert name.startswith("replay-digits-smoke-s0-") and module == "osscl.methods.replay" and classes == "10"
+    assert name.startswith("rehearsal-digits-smoke-s0-") and module == "osscl.methods.rehearsal" and classes == "10"
 
 
 def test_no_page_has_the_marks_of_an_unfinished_merge():

@@ -111,3 +111,8 @@ def test_confusion_is_scikit_learns_also_for_classes_that_never_occur() -> None:
     truth, predicted = (torch.randint(6, (300,), generator=rng) for _ in range(2))
     expected = torch.from_numpy(confusion_matrix(truth, predicted, labels=list(range(8))))
     assert torch.equal(metrics.confusion(truth, predicted, 8), expected)
+
+
+def test_the_spread_of_one_value_is_undefined_and_not_zero() -> None:
+    assert metrics.sample_std([3.0]) is metrics.sample_std([]) is None
+    assert metrics.sample_std([1.0, 3.0]) == pytest.approx(2**0.5)

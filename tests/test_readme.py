@@ -11,7 +11,7 @@ import pytest
 from osscl.cli.show import comparison
 from osscl.methods import CONFIGURATIONS, METHODS, method_name
 from osscl.runs.record import read_records
-from osscl.tools.bench_methods import PASSES
+from osscl.tools.bench import PASSES
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

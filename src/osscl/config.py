@@ -32,6 +32,18 @@ def require(holds: bool, spec: object, name: str, allowed: str) -> None:
         raise SpecError(f"{name} must be {allowed}, got {shown(getattr(spec, name))}")
 
 
+def require_positive(spec: object, *names: str) -> None:
+    """Raise a SpecError for the first of these fields that is 0 or less."""
+    for name in names:
+        require(getattr(spec, name) > 0, spec, name, "positive")
+
+
+def require_not_negative(spec: object, *names: str) -> None:
+    """Raise a SpecError for the first of these fields that is below 0."""
+    for name in names:
+        require(getattr(spec, name) >= 0, spec, name, "0 or more")
+
+
 def require_declared(spec: Any) -> None:
     """Raise a SpecError for the first field whose value is not of its declared type or among its `Literal` choices."""
     for name, hint in field_types(type(spec)).items():

@@ -2,12 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor
 
 AccuracyMatrix = Sequence[Sequence[float]]  # [t][k]: % on step k's classes after learning step t, k <= t
+
+
+def sample_std(values: Sequence[float]) -> float | None:
+    """Sample standard deviation; None with fewer than two values."""
+    return stdev(values) if len(values) > 1 else None
 
 
 def average_of_steps(overall: Sequence[float]) -> float | None:

@@ -17,10 +17,8 @@ from osscl.runs.checkpoint import Options
 from osscl.runs.run import run
 from osscl.runs.spec import experiment, make_spec
 from osscl.seeding import seeded
-from osscl.tools import bench as against
-from osscl.tools import bench_methods as measured
-from osscl.tools.bench import CIFAR, BenchSpec, bench
-from osscl.tools.bench_methods import MEMORY, PASSES, _step, bench_methods, on_backbone
+from osscl.tools import bench as tool
+from osscl.tools.bench import CIFAR, MEMORY, PASSES, BenchSpec, _step, bench, bench_methods, on_backbone
 from osscl.tools.study import effective_rank, nearest_mean_accuracy, study_heads, study_references
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import EncoderConfig
@@ -41,7 +39,7 @@ def test_bench_measures_every_number_and_its_ratios():
 
 def test_the_pillow_view_has_the_same_size_and_range():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8))
-    views = torch.stack([against.pillow_view(image) for _ in range(50)])
+    views = torch.stack([tool.pillow_view(image) for _ in range(50)])
     assert views.shape == (50, 3, 32, 32)
     assert torch.all((views >= 0) & (views <= 1))
     assert len(views.unique(dim=0)) > 25  # unseeded, so two may coincide
@@ -49,13 +47,13 @@ def test_the_pillow_view_has_the_same_size_and_range():
 
 def test_without_torchvision_pillow_is_used(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torchvision", None)
-    assert against.user_transform() == ("Pillow", against.pillow_view)
+    assert tool.user_transform() == ("Pillow", tool.pillow_view)
 
 
 def test_the_plain_loop_trains(monkeypatch):
-    losses, nt_xent = [], against.nt_xent
-    monkeypatch.setattr(against, "nt_xent", lambda *given: losses.append(nt_xent(*given)) or losses[-1])
-    update, x = against.plain_update(TINY, CPU, torch.float32), torch.rand(16, 3, 32, 32, generator=seeded(0, "views"))
+    losses, nt_xent = [], tool.nt_xent
+    monkeypatch.setattr(tool, "nt_xent", lambda *given: losses.append(nt_xent(*given)) or losses[-1])
+    update, x = tool.plain_update(TINY, CPU, torch.float32), torch.rand(16, 3, 32, 32, generator=seeded(0, "views"))
     for _ in range(8):
         update(x)
     assert losses[-1] < losses[0]
@@ -140,12 +138,12 @@ def test_a_study_of_heads_writes_a_file_and_never_overwrites_one(typed, tmp_path
 
 def test_kornia_is_measured_if_it_is_installed(monkeypatch):
     asked = []
-    monkeypatch.setattr(against, "_rate", lambda *_: 1.0)
-    monkeypatch.setattr(against, "kornia_views", lambda: lambda x: asked.append(x.shape))
-    found = against.against(TINY, CPU)
+    monkeypatch.setattr(tool, "_rate", lambda *_: 1.0)
+    monkeypatch.setattr(tool, "kornia_views", lambda: lambda x: asked.append(x.shape))
+    found = tool.against(TINY, CPU)
     assert found["kornia's augmentation alone"] > 0 and set(asked) == {(2 * TINY.batch, 3, 32, 32)}
-    monkeypatch.setattr(against, "kornia_views", lambda: None)
-    assert not any("kornia" in name for name in against.against(TINY, CPU))
+    monkeypatch.setattr(tool, "kornia_views", lambda: None)
+    assert not any("kornia" in name for name in tool.against(TINY, CPU))
 
 
 def test_a_method_is_compared_with_its_bare_passes():
@@ -162,9 +160,9 @@ def test_every_measured_method_is_saved_at_once(monkeypatch, tmp_path, capsys):
     def cost(name, *_):
         if name == "gem-joint":
             raise KeyboardInterrupt
-        return measured.MethodCost(name, 32, 2.0, 1.0, 2.0)
+        return tool.MethodCost(name, 32, 2.0, 1.0, 2.0)
 
-    monkeypatch.setattr(measured, "_cost", cost)
+    monkeypatch.setattr(tool, "_cost", cost)
     with pytest.raises(KeyboardInterrupt):
         bench_command(
             device="cpu", methods=True, only=["icarl", "gem-joint"], out=out, backbone="small", updates=1, repeats=2

@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 from osscl import __version__
 from osscl.cli import (
     agent,
-    claims,
     clean,
     compare,
     data,
@@ -43,7 +42,7 @@ MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *INACCESSI
 PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Start here": {"demo": demo.demo, "list": run.list_names},
     "Runs": {"run": run.run, "runs": run.runs, "stream": run.stream, "tune": tune.tune, "report": report.report},
-    "The paper": {"table": table.table, "claims": claims.claims, "compare": compare.compare},
+    "The paper": {"table": table.table, "claims": compare.claims, "compare": compare.compare},
     "Your own images": {
         "fit": agent.fit, "update": agent.update, "predict": predict.predict, "sort": predict.sort,
         "inspect": inspect.inspect, "back": agent.back, "rename": agent.rename, "merge": agent.merge,

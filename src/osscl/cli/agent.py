@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osscl.cli.options import Device
-from osscl.cli.run import Changes
+from osscl.cli.specs import Changes
 from osscl.errors import Locked, Stopped, UserError
 from osscl.text import printable
 

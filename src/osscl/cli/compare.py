@@ -1,7 +1,7 @@
-"""`osscl compare`: two methods, seed by seed."""
+"""`osscl compare` and `claims`: methods compared on pairs of runs with identical streams."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli import options as opt
+from osscl.cli.table import show_table
 from osscl.errors import SpecError, UserError, unknown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from osscl.paper.claims import Finding
     from osscl.runs.record import RunRecord
     from osscl.tools.compare import Pairs
 
+ONE_SCHEDULE = "Use records of one schedule, including trials. Default: all but trials (smoke, demo, the demo's data)."
 SIDE = "A record, a folder of records, or a configuration as `osscl runs` names it, looked up in --results and --out."
 
 
@@ -173,3 +176,70 @@ def recorded_name(record: "RunRecord") -> str | None:
 
     name = record.configuration
     return name if name not in CONFIGURATIONS or name == method_label(record) else None
+
+
+# ----- the paper's claims
+
+
+def claims(
+    schedule: Annotated[str | None, typer.Option("--schedule", help=ONE_SCHEDULE)] = None,
+    format: opt.Format = "text",
+    results: opt.Results = None,
+    out: opt.Out = Path("runs"),
+) -> None:
+    """Check the paper's comparative claims on recorded pairs of identical streams; nothing is run."""
+    from osscl.report.paper_comparison import claim_notes, claims_table, sorted_findings, summary
+    from osscl.runs.spec import schedule as schedule_of
+
+    opt.refuse_format(format)
+    only = None if schedule is None else schedule_of(schedule)
+    records = opt.recorded_in(results, out).records
+    kept = {id: record for id, record in records.items() if only is None or record.spec.schedule == only}
+    found = sorted_findings(kept, trials=only is not None)
+    if format == "text":
+        _show_claims(found, summary(found), claim_notes(kept, trials=only is not None))
+    else:
+        show_table(claims_table(found, kept, trials=only is not None), format)
+
+
+def _show_claims(found: "Sequence[Finding]", summary: str, notes: Sequence[str]) -> None:
+    """The summary, a block for each claim as wide as the terminal, and the notes."""
+    import textwrap
+
+    from osscl.cli.show import console
+
+    width = console().width
+
+    def echo(line: str, indent: int = 0, hanging: int = 0) -> None:
+        first, rest = " " * indent, " " * (indent + hanging)
+        typer.echo(
+            textwrap.fill(line, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+        )  # fmt: skip
+
+    echo(summary)
+    typer.echo()
+    for finding in found:
+        for indent, line in _claim_lines(finding):
+            echo(line, indent, hanging=4)
+    typer.echo()
+    for note in notes:
+        echo(note)
+
+
+def _claim_lines(finding: "Finding") -> Iterator[tuple[int, str]]:
+    """The lines of a claim and their indents: verdict, comparisons, and what it needs to be decided."""
+    from osscl.report.formats import verdict_text
+    from osscl.report.paper_comparison import difference_number, needs_words, published_difference, schedule_words
+
+    claim, verdict, needs = finding.claim.statement, verdict_text(finding.verdict), needs_words(finding.needs)
+    if not finding.compared:
+        yield 0, f"{claim}: {verdict}, needs {needs}"
+        return
+    yield 0, f"{claim}: {verdict} at {schedule_words(finding)}"
+    for one in finding.compared:
+        theirs = published_difference(one, finding)
+        beside = "" if theirs is None else f"; paper's {theirs}"
+        seeds = f"seed{'s' * (len(one.seeds) > 1)} {', '.join(map(str, one.seeds))}"
+        yield 2, f"{one.comparison.words}: {difference_number(one, finding)}, {seeds}{beside}"
+    if needs:
+        yield 2, f"needs {needs}"

@@ -90,7 +90,7 @@ def _bench_methods(
     from osscl.cli.show import console, new_table
     from osscl.config import plain
     from osscl.storage import write_text
-    from osscl.tools.bench_methods import PASSES, bench_methods
+    from osscl.tools.bench import PASSES, bench_methods
 
     shown, record = new_table("method", "views/update", "ms/update", "bare passes, ms", "ratio"), None
     for record in bench_methods(device, updates, repeats, backbone, only or tuple(PASSES)):

@@ -19,7 +19,17 @@ from osscl.cli.options import (
     Track,
     watch_for,
 )
-from osscl.cli.specs import read_stream_file, seeds_of, spec_from_file, spec_of
+from osscl.cli.specs import (
+    Changes,
+    Flags,
+    SpecFile,
+    StreamFile,
+    read_stream_file,
+    seeds_of,
+    spec_from_file,
+    spec_of,
+    with_scenario_options,
+)
 from osscl.errors import SpecError, UserError, unknown
 from osscl.text import printable
 
@@ -29,28 +39,10 @@ if TYPE_CHECKING:
     from osscl.runs.spec import RunSpec
     from osscl.stream.step import Stream
 
-Name = Annotated[str | None, typer.Argument(metavar="EXPERIMENT", help="A named experiment; see `osscl list`.")]
-Main = Annotated[str | None, typer.Option(help="Main data set.")]
-Peripheral = Annotated[list[str] | None, typer.Option(help="Peripheral data set; may be repeated.")]
-Labeled = Annotated[float | None, typer.Option(help="P: labelled share of the main training images.")]
-PerClass = Annotated[int | None, typer.Option(help="Labels per class, instead of a share.")]
-MemorySize = Annotated[int | None, typer.Option("--memory", help="|M|: labelled images kept; 0 for none.")]
-Regime = Annotated[str | None, typer.Option(help="Which classes appear unlabelled at each step. Default: osscl.")]
-Validation = Annotated[float | None, typer.Option(help="Share of the main training images held out for validation.")]
-SpecFile = Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="Read the spec from a file.")]
-StreamFile = Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="Read the stream from a file.")]
-Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field; may be repeated.")]
 
-
+@with_scenario_options
 def run(
-    name: Name = None,
-    main: Main = None,
-    peripheral: Peripheral = None,
-    labeled: Labeled = None,
-    labels_per_class: PerClass = None,
-    memory: MemorySize = None,
-    regime: Regime = None,
-    validation: Validation = None,
+    scenario: Flags,
     method: Annotated[str | None, typer.Option(help="A method; see `osscl list`. Default: ursl.")] = None,
     schedule: Annotated[str | None, typer.Option(help="paper (default), short, smoke or demo.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="One seed. Default: 0.", show_default=False)] = None,
@@ -79,18 +71,14 @@ def run(
 
     if full and not dry_run:
         raise SpecError("--full needs --dry-run")
-    flags = {
-        "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
-        "memory": memory, "regime": regime, "validation": validation,
-    }  # fmt: skip
-    chosen, given = seeds_of(seed, seeds), {"experiment": name, **flags}
-    manifest = read_stream_file(stream_file, {**given, "seed": seed, "seeds": seeds})
+    chosen = seeds_of(seed, seeds)
+    manifest = read_stream_file(stream_file, {**scenario, "seed": seed, "seeds": seeds})
     if spec_file is not None:
-        base = spec_from_file(spec_file, {**given, "method": method, "schedule": schedule, "set": changes})
+        base = spec_from_file(spec_file, {**scenario, "method": method, "schedule": schedule, "set": changes})
         chosen = [base.seed] if seed is None and seeds is None else chosen
     else:
         names = "ursl" if method is None else method, "paper" if schedule is None else schedule
-        base = spec_of(name, flags, *names, changes or [], None if manifest is None else manifest["scenario"])
+        base = spec_of(scenario, *names, changes or [], None if manifest is None else manifest["scenario"])
         chosen = chosen if manifest is None else [manifest["seed"]]
     specs = [with_seed(base, one) for one in chosen]
     options = Options(out, data, device, max_minutes, share_references=share_references, shared_device=shared_device)
@@ -151,15 +139,9 @@ def _with_stream(
     return [spec], stream
 
 
+@with_scenario_options
 def stream(
-    name: Name = None,
-    main: Main = None,
-    peripheral: Peripheral = None,
-    labeled: Labeled = None,
-    labels_per_class: PerClass = None,
-    memory: MemorySize = None,
-    regime: Regime = None,
-    validation: Validation = None,
+    scenario: Flags,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream.")] = 0,
     changes: Changes = None,
     data: Data = None,
@@ -176,14 +158,10 @@ def stream(
     from osscl.stream.build import build_stream
     from osscl.stream.manifest import rows_digest, to_manifest
 
-    flags = {
-        "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
-        "memory": memory, "regime": regime, "validation": validation,
-    }  # fmt: skip
     for change in changes or []:
         if not change.strip().startswith("scenario."):
             raise SpecError(f"a stream has scenario fields only: remove --set {change}")
-    spec = with_seed(spec_of(name, flags, "ursl", "paper", changes or [], None), seed)
+    spec = with_seed(spec_of(scenario, "ursl", "paper", changes or []), seed)
     refuse_to_overwrite(out)
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
     manifest = to_manifest(made)

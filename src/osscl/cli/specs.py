@@ -1,16 +1,53 @@
-"""From what is typed, or a file, to a spec."""
+"""From the command line, or a file, to a spec: the options of a scenario, and what they mean."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from osscl.errors import SpecError
 
 if TYPE_CHECKING:
     from osscl.runs.spec import RunSpec
 
+Flags = dict[str, Any]  # values of options by name; None or [] where they were not given
+SpecFile = Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="Read the spec from a file.")]
+StreamFile = Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="Read the stream from a file.")]
+Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field; may be repeated.")]
+SCENARIO_OPTIONS: dict[str, Any] = {  # of every command that builds a stream, by parameter
+    "experiment": Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="A named experiment; see `osscl list`.")
+    ],
+    "main": Annotated[str | None, typer.Option(help="Main data set.")],
+    "peripheral": Annotated[list[str] | None, typer.Option(help="Peripheral data set; may be repeated.")],
+    "labeled": Annotated[float | None, typer.Option(help="P: labelled share of the main training images.")],
+    "labels_per_class": Annotated[int | None, typer.Option(help="Labels per class, instead of a share.")],
+    "memory": Annotated[int | None, typer.Option("--memory", help="|M|: labelled images kept; 0 for none.")],
+    "regime": Annotated[str | None, typer.Option(help="Which classes appear unlabelled at each step. Default: osscl.")],
+    "validation": Annotated[
+        float | None, typer.Option(help="Share of the main training images held out for validation.")
+    ],
+}
 MAX_SEEDS = 1000  # in one command
 SCENARIO_FIELDS = {"labeled": "labeled_fraction", "validation": "validation_share"}  # of flags with shorter names
 OWN_FLAGS = {"seed": "--seed", "stream": "--stream", "method": "--method"}
+
+
+def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with these options in place of its first parameter, which receives them as one dict."""
+    own = list(inspect.signature(command).parameters.values())[1:]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    shared = [inspect.Parameter(key, kind, default=None, annotation=SCENARIO_OPTIONS[key]) for key in SCENARIO_OPTIONS]
+
+    @functools.wraps(command)
+    def typed(**given: Any) -> None:
+        command({key: given.pop(key) for key in SCENARIO_OPTIONS}, **given)
+
+    typed.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+    return typed
 
 
 def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
@@ -31,9 +68,7 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
     return list(dict.fromkeys(chosen))
 
 
-def spec_of(
-    name: str | None, flags: dict[str, Any], method: str, schedule: str, changes: list[str], scenario: Any
-) -> "RunSpec":
+def spec_of(flags: Flags, method: str, schedule: str, changes: list[str], scenario: Any = None) -> "RunSpec":
     """The spec of a named experiment, or of the `scenario` of a stream file, with flags and `--set` changes applied."""
     from dataclasses import fields, replace
 
@@ -44,6 +79,7 @@ def spec_of(
     if scenario is not None:
         made = from_plain(ScenarioSpec, scenario, "scenario")
     else:
+        name = flags["experiment"]
         made = scenario_of(experiment(name) if name is not None else None, flags)
     spec = make_spec(made, method, schedule, 0)
     set_by_flag = {f"scenario.{SCENARIO_FIELDS.get(key, key)}": _as_typed(key) for key in _given(flags)}
@@ -74,13 +110,13 @@ def known(spec: "RunSpec") -> "RunSpec":
     return spec_from_plain(spec_to_plain(spec))
 
 
-def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
+def scenario_of(base: Any, flags: Flags) -> Any:
     """The scenario `base` with flags applied, or one of flags alone."""
     from dataclasses import replace
 
     from osscl.stream.scenario import ScenarioSpec
 
-    given: dict[str, Any] = {SCENARIO_FIELDS.get(key, key): value for key, value in _given(flags).items()}
+    given = {SCENARIO_FIELDS.get(key, key): value for key, value in _given(flags).items() if key != "experiment"}
     if "peripheral" in given:
         given["peripheral"] = tuple(name for entry in given["peripheral"] for name in entry.split(","))
     if base is None:
@@ -100,7 +136,7 @@ def scenario_of(base: Any, flags: dict[str, Any]) -> Any:
     return replace(base, **given)
 
 
-def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
+def spec_from_file(path: Path, flags: Flags) -> "RunSpec":
     """The spec in a file; none of `flags` may be given with it."""
     import yaml
 
@@ -120,7 +156,7 @@ def spec_from_file(path: Path, flags: dict[str, Any]) -> "RunSpec":
         raise SpecError(f"{path}: {error}") from None
 
 
-def read_stream_file(path: Path | None, flags: dict[str, Any]) -> dict[str, Any] | None:
+def read_stream_file(path: Path | None, flags: Flags) -> dict[str, Any] | None:
     """The stream in a file; none of `flags` may be given with it."""
     if path is None:
         return None
@@ -131,7 +167,7 @@ def read_stream_file(path: Path | None, flags: dict[str, Any]) -> dict[str, Any]
     return read_manifest(path)
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
+def _given(flags: Flags) -> Flags:
     return {key: value for key, value in flags.items() if value is not None and value != []}
 
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osscl.cli.options import Data, Device
-from osscl.cli.run import Changes, Labeled, Main, MemorySize, Name, PerClass, Peripheral, Regime, SpecFile, Validation
-from osscl.cli.specs import spec_from_file, spec_of
+from osscl.cli.specs import Changes, Flags, SpecFile, spec_from_file, spec_of, with_scenario_options
 from osscl.errors import SpecError, Stopped
 
 if TYPE_CHECKING:
@@ -18,15 +17,9 @@ if TYPE_CHECKING:
 SEARCH = "learner.lam=[.05,.2], learner.optimiser.rate=1e-4..1e-2:log, learner.gamma=learner.lam; repeatable."
 
 
+@with_scenario_options
 def tune(
-    name: Name = None,
-    main: Main = None,
-    peripheral: Peripheral = None,
-    labeled: Labeled = None,
-    labels_per_class: PerClass = None,
-    memory: MemorySize = None,
-    regime: Regime = None,
-    validation: Validation = None,
+    scenario: Flags,
     method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`. Default: ursl.")] = None,
     schedule: Annotated[str | None, typer.Option(help="paper (default), short, smoke or demo.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed. Default: 0.", show_default=False)] = None,
@@ -48,38 +41,30 @@ def tune(
     from osscl.tools.search_space import space_of
     from osscl.tools.tune import Search, on_validation_rows
 
-    flags = {
-        "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
-        "memory": memory, "regime": regime,
-    }  # fmt: skip
-    if validation is not None and not validation > 0:
-        raise SpecError(f"--validation must be positive here, got {validation}; a search needs validation rows")
-    command = [
-        "osscl",
-        "run",
-        *arguments(name, {**flags, "method": method, "schedule": schedule, "set": changes, "seed": seed}),
-    ]
-    held_out = {**flags, "validation": validation}
+    if (share := scenario["validation"]) is not None and not share > 0:
+        raise SpecError(f"--validation must be positive here, got {share}; a search needs validation rows")
     if spec_file is not None:
-        spec = spec_from_file(
-            spec_file, {"experiment": name, **held_out, "method": method, "schedule": schedule, "set": changes}
-        )
+        spec = spec_from_file(spec_file, {**scenario, "method": method, "schedule": schedule, "set": changes})
+        command = []
     else:
-        spec = spec_of(name, held_out, method or "ursl", schedule or "paper", changes or [], None)
+        spec = spec_of(scenario, method or "ursl", schedule or "paper", changes or [])
+        flags = {**scenario, "validation": None, "method": method, "schedule": schedule, "set": changes, "seed": seed}
+        command = ["osscl", "run", *arguments(flags)]
     named = space or ("paper" if not search and spec.type == "ursl" else None)
     sought = space_of(search or [], named, spec.method)
     pick_device(device)  # refuse a wrong one before anything is stored
     spec = spec if seed is None else with_seed(spec, seed)
     plan = Search(on_validation_rows(spec), sought, out, prune_after)
-    run_search(plan, Options(data=data, device=device), trials, max_minutes, [] if spec_file is not None else command)
+    run_search(plan, Options(data=data, device=device), trials, max_minutes, command)
 
 
-def arguments(name: str | None, flags: dict[str, Any]) -> list[str]:
+def arguments(flags: Flags) -> list[str]:
     """The arguments of a command line with the same meaning."""
-    words = [name] if name is not None else []
+    words: list[str] = []
     for key, value in flags.items():
-        for one in value if isinstance(value, list) else [value]:
-            words += [f"--{key.replace('_', '-')}", str(one)] if one is not None else []
+        option = [] if key == "experiment" else [f"--{key.replace('_', '-')}"]
+        given = value if isinstance(value, list) else [value]
+        words += [word for one in given if one is not None for word in (*option, str(one))]
     return words
 
 

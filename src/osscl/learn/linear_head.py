@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.seeding import seeded
@@ -58,11 +58,8 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         require_declared(self)
-        require(self.epochs > 0, self, "epochs", "positive")
-        require(self.batch > 0, self, "batch", "positive")
-        require(self.rate > 0, self, "rate", "positive")
+        require_positive(self, "epochs", "batch", "rate", "penalty")
         require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
-        require(self.penalty > 0, self, "penalty", "positive")
         require(0 <= self.copies <= 1000, self, "copies", "in [0, 1000]")
 
 

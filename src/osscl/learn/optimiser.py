@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 
 CO2L_WARMUP = 0.01  # the rate at which the warm-up of Co2L's code begins
 
@@ -30,9 +30,9 @@ class OptimiserConfig:
 
     def __post_init__(self) -> None:
         require_declared(self)
-        require(self.rate > 0, self, "rate", "positive")
+        require_positive(self, "rate")
         require(0 <= self.min_rate <= self.rate, self, "min_rate", "between 0 and the rate")
-        require(self.decay >= 0, self, "decay", "0 or more")
+        require_not_negative(self, "decay")
         require(0 <= self.warmup < 1, self, "warmup", "a share in [0, 1)")
         require(0 <= self.momentum < 1, self, "momentum", "in [0, 1)")
         require(all(0 < share < 1 for share in self.milestones), self, "milestones", "shares in (0, 1)")

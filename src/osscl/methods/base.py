@@ -6,26 +6,35 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from osscl.config import require, require_declared
-from osscl.data.images import Labeled
+from osscl.data.images import Labeled, concat
 from osscl.device import WORTH_COMPILING, Replay, synchronise
 from osscl.learn.batches import Shuffled, side_by_side
+from osscl.learn.linear_head import Head, HeadFit
+from osscl.learn.memory import Memory
 from osscl.learn.optimiser import Descent, OptimiserConfig
+from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.augment import Augmentation
-from osscl.vision.encoder import ImageFormat
+from osscl.vision.encoder import BackboneModule, Classifier, ImageFormat, build_on_device, in_chunks
 
+T = TypeVar("T")
 State = dict[str, Any]  # nested dicts of tensors, numbers, strings, lists and None
 
 
 def on_device(device: torch.device, fields: State) -> State:
     """The same fields with their tensors on `device`."""
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in fields.items()}
+
+
+def rebuilt(kind: type[T], fields: State | None, device: torch.device) -> T | None:
+    """The dataclass whose fields `vars` returned when it was saved; None if there was none."""
+    return None if fields is None else kind(**on_device(device, fields))
 
 
 # ----- what a method is given
@@ -108,6 +117,29 @@ class Runtime:
     progress: Callable[[Progress], None] = _ignore
     reference_cache: Path | None = None
     shared_device: bool = False  # timings are not meaningful: the device runs other work too
+
+
+# ----- parts that several methods have
+
+
+def new_classifier(backbone: str, name: str, setting: Setting, runtime: Runtime) -> Classifier:
+    """A classifier without classes; its weights depend on the seed and this name alone."""
+    make = lambda: Classifier(backbone, setting.images, runtime.precision)  # noqa: E731
+    return build_on_device(make, seeded(setting.seed, "init", name), runtime.device)
+
+
+def head_fit(
+    encoder: BackboneModule, step: Step, memory: Memory, classes: Sequence[int], setting: Setting, name: str = "head"
+) -> HeadFit:
+    """What a head on `encoder` learns from: T_t, and the other classes of M before its update."""
+    labeled = concat(step.labeled, memory.without(step.new_classes))
+    names, cap = (name, step.index), setting.schedule.max_updates
+    return HeadFit(encoder, labeled, list(classes), setting.augmentation, setting.seed, names, cap)
+
+
+def our_head(model: BackboneModule, head: Head | None) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Our head on another method's features, as a control (see `OtherHeads`)."""
+    return {} if head is None else {"our head": lambda images: head(in_chunks(model.features, images))}
 
 
 # ----- what a method reports

@@ -15,18 +15,18 @@ from osscl.config import added_later, require, require_declared
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
 from osscl.learn.batches import Shuffled
-from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.linear_head import Head, HeadConfig, fit_head
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, rebuilt
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import LearnerConfig
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.augment import two_views
-from osscl.vision.encoder import Encoder, embed_frozen, frozen_copy, in_chunks, new_encoder
+from osscl.vision.encoder import Encoder, embed_frozen, frozen_copy, in_chunks, new_encoder, restored
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,7 @@ class Co2l:
         }
 
     def fit_head(self, step: Step) -> None:
-        """A head for T_t and the other classes in M, as it was during the step."""
-        labeled = concat(step.labeled, self.memory.without(step.new_classes))
-        names, cap = ("head", step.index), self.setting.schedule.max_updates
-        augmentation, seed = self.setting.augmentation, self.setting.seed
-        fit = HeadFit(self.encoder, labeled, list(self.classes), augmentation, seed, names, cap)
+        fit = head_fit(self.encoder, step, self.memory, self.classes, self.setting)
         self.head = fit_head(self.config.head, fit)
 
     def predict(self, images: Tensor) -> Tensor:
@@ -180,10 +176,8 @@ class Co2l:
         self.classes = list(state["classes"])
         self.phases.load_state(state["phases"])
         self.encoder.load_state_dict(state["encoder"])
-        self.past = self.teacher() if state["past"] is not None else None
-        if self.past is not None:
-            self.past.load_state_dict(state["past"])
+        self.past = restored(self.teacher(), state["past"])
         if self.pretrained is not None:
             self.pretrained.load_state(state["pretrained"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None
+        self.head = rebuilt(Head, state["head"], device)

@@ -13,14 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import (
     BALANCING,
     OUR_HEAD,
     Head,
-    HeadFit,
     class_weights,
     fit_head,
     rank_in_class,
@@ -28,11 +27,11 @@ from osscl.learn.linear_head import (
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import fixmatch, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, new_classifier, our_head, rebuilt
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.encoder import Classifier, Deconfident, Net, build_on_device, frozen_copy, in_chunks
+from osscl.vision.encoder import Classifier, Deconfident, build_on_device, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, strong_view, weak_view
 
 STEPWISE = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(2 / 3, 8 / 9))
@@ -65,11 +64,9 @@ class DmConfig:
         require_backbone(self.backbone)
         require_declared(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
-        whole = ("epochs", "epochs_balance", "epochs_novelty", "batch", "unlabeled_batch")
-        for name in (*whole, "temperature", "longest"):
-            require(getattr(self, name) > 0, self, name, "positive")
-        for name in ("distill", "consistency"):
-            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require_positive(self, "epochs", "epochs_balance", "epochs_novelty")
+        require_positive(self, "unlabeled_batch", "temperature", "longest")
+        require_not_negative(self, "distill", "consistency")
         require(self.batch > 1, self, "batch", "at least 2")
         for name in ("threshold", "true_positives"):
             require(0 <= getattr(self, name) <= 1, self, name, "in [0, 1]")
@@ -102,9 +99,9 @@ class Dm:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
         self.sizes: list[int] = []  # classes that each step brought
-        images, precision, kind = setting.images, runtime.precision, config.backbone
-        self.model = self._built("model", lambda: Classifier(kind, images, precision))
-        self.novelty = self._built("novelty", lambda: Deconfident(kind, images, precision))
+        self.model = new_classifier(config.backbone, "model", setting, runtime)
+        make = lambda: Deconfident(config.backbone, setting.images, runtime.precision)  # noqa: E731
+        self.novelty = build_on_device(make, seeded(setting.seed, "init", "novelty"), runtime.device)
         self.past: Classifier | None = None
         self.novelty_past: Deconfident | None = None
         self.passing = torch.inf  # the score that an image of a past class must reach
@@ -114,9 +111,6 @@ class Dm:
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
         self.phases = Phases(setting, runtime)
         self.ridge: Head | None = None  # a control: our head on this model's features
-
-    def _built(self, name: str, make: Callable[[], Net]) -> Net:
-        return build_on_device(make, seeded(self.setting.seed, "init", name), self.runtime.device)
 
     def learn(self, step: Step) -> StepReport:
         """One step: pseudo-labels, the classifier, its head, the novelty network, the memory."""
@@ -134,7 +128,8 @@ class Dm:
         notes = {"pseudo_labeled": 0.0 if self.pseudo is None else float((self.pseudo != NONE).sum())}
         if self.passing != torch.inf:
             notes["novelty_threshold"] = self.passing
-        self.ridge = fit_head(OUR_HEAD, self.control_fit(step))
+        fit = head_fit(self.model, step, self.memory, self.classes, self.setting, "ridge")
+        self.ridge = fit_head(OUR_HEAD, fit)
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
         self.pseudo = None
@@ -248,21 +243,13 @@ class Dm:
         for batch in phase.batches():
             phase.report(replay(*batch))
 
-    def control_fit(self, step: Step) -> HeadFit:
-        """T_t and M for a head on the model's features, as URSL's head is fitted."""
-        labeled = concat(step.labeled, self.memory.without(step.new_classes))
-        names, cap = ("ridge", step.index), self.setting.schedule.max_updates
-        augmentation, seed = self.setting.augmentation, self.setting.seed
-        return HeadFit(self.model, labeled, list(self.classes), augmentation, seed, names, cap)
-
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         return in_chunks(self.model, images)
 
     def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """The same network with our head."""
-        ridge = self.ridge
-        return {} if ridge is None else {"our head": lambda images: ridge(in_chunks(self.model.features, images))}
+        return our_head(self.model, self.ridge)
 
     @property
     def known_above(self) -> float | None:
@@ -296,17 +283,13 @@ class Dm:
         self.classes, self.sizes = list(state["classes"]), list(state["sizes"])
         self.model.load(state["model"])
         self.novelty.load(state["novelty"])
-        self.past = self.novelty_past = None
-        if state["past"] is not None:
-            self.past, self.novelty_past = frozen_copy(self.model), frozen_copy(self.novelty)
-            self.past.load(state["past"])
-            self.novelty_past.load(state["novelty_past"])
+        self.past = restored(frozen_copy(self.model), state["past"])
+        self.novelty_past = restored(frozen_copy(self.novelty), state["novelty_past"])
         self.passing = torch.inf if state["passing"] is None else state["passing"]
         self.epsilon = state["epsilon"]
         self.pseudo = None if state["pseudo"] is None else state["pseudo"].to(device)
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        ridge = state.get("ridge")  # models of earlier versions have none
-        self.ridge = Head(**on_device(device, ridge)) if ridge is not None else None
+        self.ridge = rebuilt(Head, state.get("ridge"), device)  # models of earlier versions have none
         self.phases.load_state(state["phases"])
 
 

@@ -12,18 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
-from osscl.learn.linear_head import BALANCING, OUR_HEAD, Head, HeadFit, class_weights, fit_head
+from osscl.learn.linear_head import BALANCING, OUR_HEAD, Head, class_weights, fit_head
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import distance_from_even, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, new_classifier, our_head, rebuilt
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.encoder import Classifier, build_on_device, frozen_copy, in_chunks
+from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 TEACHING = OptimiserConfig("sgd", 0.1, decay=5e-4, nesterov=False, milestones=(0.6, 0.8, 0.9))  # 120, 160, 180 of 200
@@ -53,11 +53,9 @@ class GdConfig:
         require_backbone(self.backbone)
         require_declared(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
-        for name in ("epochs_teacher", "epochs", "epochs_balance", "batch", "temperature"):
-            require(getattr(self, name) > 0, self, name, "positive")
+        require_positive(self, "epochs_teacher", "epochs", "epochs_balance", "batch", "temperature")
         require(self.unlabeled_batch is None or self.unlabeled_batch > 0, self, "unlabeled_batch", "positive, or null")
-        for name in ("distill", "confidence"):
-            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require_not_negative(self, "distill", "confidence")
 
     @property
     def needs_new_classes(self) -> bool:
@@ -102,18 +100,13 @@ class Gd:
     def __init__(self, config: GdConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
-        self.model = self._network("model")
-        self.current = self._network("current")  # C
+        self.model = new_classifier(config.backbone, "model", setting, runtime)
+        self.current = new_classifier(config.backbone, "current", setting, runtime)  # C
         self.past: Classifier | None = None  # P
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
         self.phases = Phases(setting, runtime)
         self.ridge: Head | None = None  # a control: our head on this model's features
-
-    def _network(self, name: str) -> Classifier:
-        rng, precision = seeded(self.setting.seed, "init", name), self.runtime.precision
-        make = lambda: Classifier(self.config.backbone, self.setting.images, precision)  # noqa: E731
-        return build_on_device(make, rng, self.runtime.device)
 
     def learn(self, step: Step) -> StepReport:
         """One step: C, the model, its head, the memory."""
@@ -129,7 +122,8 @@ class Gd:
             weights = class_weights(pool.columns, len(self.classes))
             loss = self._global_loss(weights)
             self.train("balance", [model.head], config.balance, config.epochs_balance, pool, loss)
-        self.ridge = fit_head(OUR_HEAD, self.control_fit(step))
+        fit = head_fit(self.model, step, self.memory, self.classes, self.setting, "ridge")
+        self.ridge = fit_head(OUR_HEAD, fit)
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, "random", rng)
         return StepReport(self.phases.reports())
@@ -218,21 +212,13 @@ class Gd:
 
         return loss
 
-    def control_fit(self, step: Step) -> HeadFit:
-        """T_t and M for a head on the model's features, as URSL's head is fitted."""
-        labeled = concat(step.labeled, self.memory.without(step.new_classes))
-        names, cap = ("ridge", step.index), self.setting.schedule.max_updates
-        augmentation, seed = self.setting.augmentation, self.setting.seed
-        return HeadFit(self.model, labeled, list(self.classes), augmentation, seed, names, cap)
-
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         return in_chunks(self.model, images)
 
     def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
         """The same network with our head."""
-        ridge = self.ridge
-        return {} if ridge is None else {"our head": lambda images: ridge(in_chunks(self.model.features, images))}
+        return our_head(self.model, self.ridge)
 
     def state(self) -> State:
         return {
@@ -250,11 +236,7 @@ class Gd:
         self.classes = list(state["classes"])
         self.model.load(state["model"])
         self.current.load(state["current"])
-        self.past = None
-        if state["past"] is not None:
-            self.past = frozen_copy(self.model)
-            self.past.load(state["past"])
+        self.past = restored(frozen_copy(self.model), state["past"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        ridge = state.get("ridge")  # models of earlier versions have none
-        self.ridge = Head(**on_device(device, ridge)) if ridge is not None else None
+        self.ridge = rebuilt(Head, state.get("ridge"), device)  # models of earlier versions have none
         self.phases.load_state(state["phases"])

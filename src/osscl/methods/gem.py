@@ -14,17 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of
 from osscl.device import SideBySide, compiled_for_several_gradients
 from osscl.learn.batches import Shuffled
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
-from osscl.methods.base import Phase, Phases, Runtime, Setting, State, StepReport
+from osscl.methods.base import Phase, Phases, Runtime, Setting, State, StepReport, new_classifier
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.encoder import Classifier, build_on_device, in_chunks
+from osscl.vision.encoder import in_chunks
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.03, min_rate=0.03, decay=0.0, momentum=0.0)
@@ -51,9 +51,9 @@ class GemConfig:
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
         require_declared(self)
-        require(self.epochs > 0, self, "epochs", "positive")
+        require_positive(self, "epochs")
         require(self.batch > 1, self, "batch", "at least 2")
-        require(self.margin >= 0, self, "margin", "0 or more")
+        require_not_negative(self, "margin")
 
     @property
     def needs_new_classes(self) -> bool:
@@ -128,9 +128,7 @@ class Gem:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
         self.sizes: list[int] = []  # number of new classes of each step
-        rng, precision = seeded(setting.seed, "init", "model"), runtime.precision
-        images, kind = setting.images, config.backbone
-        self.model = build_on_device(lambda: Classifier(kind, images, precision), rng, runtime.device)
+        self.model = new_classifier(config.backbone, "model", setting, runtime)
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.views = WeakAugmentation(setting.augmentation.flip)
         self.phases = Phases(setting, runtime)

@@ -11,18 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import class_sums
 from osscl.learn.memory import Memory, herded
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import sigmoid_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, new_classifier
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.encoder import Classifier, build_on_device, frozen_copy, in_chunks
+from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.1, min_rate=0.1, decay=2e-5, momentum=0.0)  # the decay of a loss with 1e-5 |w|^2
@@ -41,7 +41,7 @@ class IcarlConfig:
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
         require_declared(self)
-        require(self.epochs > 0, self, "epochs", "positive")
+        require_positive(self, "epochs")
         require(self.batch > 1, self, "batch", "at least 2")
 
     @property
@@ -57,9 +57,7 @@ class Icarl:
     def __init__(self, config: IcarlConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
-        rng, precision = seeded(setting.seed, "init", "model"), runtime.precision
-        images, kind = setting.images, config.backbone
-        self.model = build_on_device(lambda: Classifier(kind, images, precision), rng, runtime.device)
+        self.model = new_classifier(config.backbone, "model", setting, runtime)
         self.past: Classifier | None = None
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.means = torch.empty(0, self.model.width, device=runtime.device)  # one unit row per class
@@ -167,10 +165,7 @@ class Icarl:
         device = self.runtime.device
         self.classes = list(state["classes"])
         self.model.load(state["model"])
-        self.past = None
-        if state["past"] is not None:
-            self.past = frozen_copy(self.model)
-            self.past.load(state["past"])
+        self.past = restored(frozen_copy(self.model), state["past"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
         self.means = state["means"].to(device)
         self.phases.load_state(state["phases"])

@@ -13,7 +13,16 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from osscl.config import added_later, content_id, from_plain, plain, require, require_declared
+from osscl.config import (
+    added_later,
+    content_id,
+    from_plain,
+    plain,
+    require,
+    require_declared,
+    require_not_negative,
+    require_positive,
+)
 from osscl.device import device_name
 from osscl.errors import UserError
 from osscl.learn.batches import Shuffled
@@ -46,11 +55,9 @@ class ReferenceConfig:
 
     def __post_init__(self) -> None:
         require_declared(self)
-        require(self.tau > 0, self, "tau", "positive")
-        require(self.epochs_first > 0, self, "epochs_first", "positive")
-        require(self.epochs_later > 0, self, "epochs_later", "positive")
+        require_positive(self, "tau", "epochs_first", "epochs_later")
         require(self.batch > 1, self, "batch", "at least 2")
-        require(self.min_updates >= 0, self, "min_updates", "0 or more")
+        require_not_negative(self, "min_updates")
         require(0 <= self.ema < 1, self, "ema", "in [0, 1)")
         rises = self.ema_end is None or self.ema <= self.ema_end <= 1
         require(rises, self, "ema_end", "between ema and 1, or null")
@@ -138,6 +145,12 @@ class Reference:
             return loss.detach()
 
         return update
+
+    def batch_rows(self, unlabeled: Tensor) -> int:
+        """Images per update on U_t, or on the pool that a pretrained reference learned from."""
+        pool = self.setting.whole_pool if self.config.pretrained else unlabeled
+        assert pool is not None
+        return min(self.config.batch, len(pool))
 
     # ----- sharing with other runs
 

@@ -6,22 +6,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
 from osscl.learn.batches import Shuffled
-from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.linear_head import Head, HeadConfig, fit_head
 from osscl.learn.memory import Memory, MemoryConfig
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, rebuilt
 from osscl.methods.gate import Gate, GateConfig, Segregated, fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.augment import two_views
-from osscl.vision.encoder import Encoder, EncoderConfig, embed_frozen, frozen_copy, in_chunks, new_encoder
+from osscl.vision.encoder import Encoder, EncoderConfig, embed_frozen, frozen_copy, in_chunks, new_encoder, restored
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,9 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         require_declared(self)
-        for name in ("sup", "gamma", "lam", "min_updates"):
-            require(getattr(self, name) >= 0, self, name, "0 or more")
+        require_not_negative(self, "sup", "gamma", "lam", "min_updates")
         require(self.sup + self.gamma + self.lam > 0, self, "sup", "positive, or gamma or lam must be")
-        for name in ("tau", "tau_teacher", "tau_student", "epochs"):
-            require(getattr(self, name) > 0, self, name, "positive")
+        require_positive(self, "tau", "tau_teacher", "tau_student", "epochs")
         require(self.batch > 1, self, "batch", "at least 2")
 
 
@@ -142,14 +140,13 @@ class Ursl:
         z = in_chunks(encoder, step.unlabeled)
         scores, nearest = self.gate.score(z)
         self.scored = scores, torch.tensor(self.classes, device=nearest.device)[nearest]
-        pool = self.setting.whole_pool if self.config.reference.pretrained else step.unlabeled
-        assert pool is not None
-        self.notes |= {**self.gate.notes(z), "reference_batch": min(self.config.reference.batch, len(pool))}
+        self.notes |= {**self.gate.notes(z), "reference_batch": self.reference.batch_rows(step.unlabeled)}
 
     def train_learner(self, step: Step, found: Segregated) -> None:
         """The while loop of Algorithm 1."""
         hp, seed, device, t = self.config.learner, self.setting.seed, self.runtime.device, step.index
-        augmentation, past = self.setting.augmentation, self.past if hp.gamma > 0 else None
+        augmentation, taus = self.setting.augmentation, (hp.tau_student, hp.tau_teacher)
+        past = self.past if hp.gamma > 0 else None
         pool = concat(step.labeled, self.memory.labeled, found.pseudo_labeled)  # T_t, M and T-hat
         anchors = torch.isin(pool.labels, pool.labels.new_tensor(step.new_classes))  # y in O_t, Eq. 3
         if self.config.gate.pseudo == "all_but_no_anchor":
@@ -170,14 +167,10 @@ class Ursl:
             z = self.learner(x)
             loss = hp.sup * asymmetric_supcon(z, y, anchors[rows].repeat(2), hp.tau)  # line 11: L_sup
             if past is not None:  # line 12: t > 1
-                z_past = embed_frozen(past, x)
-                loss = loss + hp.gamma * relation_distillation(
-                    z, z_past, hp.tau_student, hp.tau_teacher
-                )  # line 13: L_TD
+                loss = loss + hp.gamma * relation_distillation(z, embed_frozen(past, x), *taus)  # line 13: L_TD
             if reference is not None:  # line 14: L_KD, on a batch of T_t, M and U-hat
                 g = two_views(guide[more[0]], more[1], augmentation)
-                z, z_reference = self.learner(g), embed_frozen(reference, g)
-                loss = loss + hp.lam * relation_distillation(z, z_reference, hp.tau_student, hp.tau_teacher)
+                loss = loss + hp.lam * relation_distillation(self.learner(g), embed_frozen(reference, g), *taus)
             phase.step(loss)  # line 15
             return loss.detach()
 
@@ -190,16 +183,10 @@ class Ursl:
             "anchors_per_batch": float(anchors.float().mean()) * rows_of_pool.rows,
         }
 
-    def head_fit(self, step: Step) -> HeadFit:
-        """T_t, and M as it was during the step, for a head on the learner."""
-        labeled = concat(step.labeled, self.memory.without(step.new_classes))
-        names, cap = ("head", step.index), self.setting.schedule.max_updates
-        return HeadFit(
-            self.learner, labeled, list(self.classes), self.setting.augmentation, self.setting.seed, names, cap
-        )  # fmt: skip
-
     def fit_head(self, step: Step, found: Segregated) -> None:
-        self.head = fit_head(self.config.head, self.head_fit(step))
+        """A linear head on the learner, from T_t and M."""
+        fit = head_fit(self.learner, step, self.memory, self.classes, self.setting)
+        self.head = fit_head(self.config.head, fit)
 
     def update_memory(self, step: Step) -> None:
         """Equally many images of every class; ranked by the reference where the policy says so."""
@@ -270,10 +257,8 @@ class Ursl:
         if self.reference is not None:
             self.reference.load_state(state["reference"])
         self.learner.load_state_dict(state["learner"])
-        self.past = self.teacher(self.learner) if state["past"] is not None else None
-        if self.past is not None:
-            self.past.load_state_dict(state["past"])
+        self.past = restored(self.teacher(self.learner), state["past"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        self.gate = Gate(**on_device(device, state["gate"])) if state["gate"] is not None else None
+        self.gate = rebuilt(Gate, state["gate"], device)
         self.scored = (state["scored"][0].to(device), state["scored"][1].to(device)) if state["scored"] else None
-        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None
+        self.head = rebuilt(Head, state["head"], device)

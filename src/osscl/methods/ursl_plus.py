@@ -6,16 +6,16 @@ heads also learn from rows that the gate lets in, and from statistics of labels 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from osscl.config import added_later, require
+from osscl.config import added_later, require, require_not_negative
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
-from osscl.methods.base import GateReport, Runtime, Setting, State, bytes_of, on_device
+from osscl.methods.base import GateReport, Runtime, Setting, State, bytes_of, head_fit, rebuilt
 from osscl.methods.class_statistics import (
     HALF,
     BytePlan,
@@ -55,7 +55,7 @@ class UrslPlusConfig(UrslConfig):
             raise SpecError("statistics=true needs head.solver=ridge")
         if self.statistics_share is not None:
             require(0 < self.statistics_share < 1, self, "statistics_share", "in (0, 1), or null for no limit")
-        require(self.statistics_rank >= 0, self, "statistics_rank", "0 or more")
+        require_not_negative(self, "statistics_rank")
 
     @property
     def needs_reference(self) -> bool:
@@ -110,7 +110,8 @@ class UrslPlus(Ursl):
 
     def fit_head(self, step: Step, found: Segregated) -> None:
         """Both heads, once from labels and once more with pseudo-labels; then what the next step needs."""
-        config, fit = self.config.head, self.head_fit(step)
+        config = self.config.head
+        fit = head_fit(self.learner, step, self.memory, self.classes, self.setting)
         fits = {"learner": StatisticsFit(fit)}
         if self.config.reference_weight > 0 and "reference" in self.networks():
             fits["reference"] = StatisticsFit(replace(fit, encoder=self.networks()["reference"]))
@@ -263,12 +264,11 @@ class UrslPlus(Ursl):
 
     def load_state(self, state: State) -> None:
         super().load_state(state)
-        device, head, detector = self.runtime.device, state["reference_head"], state["detector"]
-        self.reference_head = Head(**on_device(device, head)) if head is not None else None
+        device, detector = self.runtime.device, state["detector"]
+        self.reference_head = rebuilt(Head, state["reference_head"], device)
         labels = state["previous_labels"]
         self.previous_labels = labels.to(device) if labels is not None else None
         self.tracker.load_state(state["tracker"], device)
-        self.detector = None
-        if detector is not None:
-            kind = CompactBackground if "directions" in detector else KnownDetector
-            self.detector = kind(**on_device(device, detector))
+        compact = detector is not None and "directions" in detector
+        kind: Any = CompactBackground if compact else KnownDetector
+        self.detector = rebuilt(kind, detector, device)

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
-from osscl.learn.linear_head import OUR_HEAD, Head, HeadConfig, HeadFit, fit_head
+from osscl.learn.linear_head import OUR_HEAD, Head, HeadConfig, fit_head
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, on_device
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, new_classifier, rebuilt
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
-from osscl.vision.encoder import Classifier, build_on_device, in_chunks
+from osscl.vision.encoder import in_chunks
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 COSINE = OptimiserConfig("sgd", 0.1, min_rate=0.0, decay=5e-4)
@@ -61,17 +61,11 @@ class ReferenceOnly:
             self.memory.add(step.further)
         self.reference.learn(step.unlabeled, step.index)
         with self.phases.timed("head"):
-            self.fit_head(step)
+            fit = head_fit(self.reference.encoder, step, self.memory, self.classes, self.setting)
+            self.head = fit_head(self.config.head, fit)
             rng = seeded(self.setting.seed, "memory", step.index)
             self.memory.update(step.labeled, self.classes, "random", rng)
         return StepReport(self.phases.reports())
-
-    def fit_head(self, step: Step) -> None:
-        labeled = concat(step.labeled, self.memory.without(step.new_classes))
-        names, cap = ("head", step.index), self.setting.schedule.max_updates
-        augmentation, seed = self.setting.augmentation, self.setting.seed
-        fit = HeadFit(self.reference.encoder, labeled, list(self.classes), augmentation, seed, names, cap)
-        self.head = fit_head(self.config.head, fit)
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
@@ -94,7 +88,7 @@ class ReferenceOnly:
         self.phases.load_state(state["phases"])
         self.reference.load_state(state["reference"])
         self.memory.labeled = Labeled(**state["memory"]).to(device)
-        self.head = Head(**on_device(device, state["head"])) if state["head"] is not None else None
+        self.head = rebuilt(Head, state["head"], device)
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,7 @@ class SupervisedConfig:
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
         require_declared(self)
-        require(self.epochs > 0, self, "epochs", "positive")
+        require_positive(self, "epochs")
         require(self.batch > 1, self, "batch", "at least 2")
 
     @property
@@ -125,9 +119,7 @@ class Supervised:
     def __init__(self, config: SupervisedConfig, setting: Setting, runtime: Runtime) -> None:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
-        rng, precision = seeded(setting.seed, "init", "model"), runtime.precision
-        images, kind = setting.images, config.backbone
-        self.model = build_on_device(lambda: Classifier(kind, images, precision), rng, runtime.device)
+        self.model = new_classifier(config.backbone, "model", setting, runtime)
         self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
         self.views = WeakAugmentation(setting.augmentation.flip)
         self.phases = Phases(setting, runtime)

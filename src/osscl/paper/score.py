@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean
 from typing import Literal
 
 from osscl.methods.base import PAPER, SCHEDULES, Schedule
+from osscl.metrics import sample_std
 from osscl.paper.cells import ACCURACIES, Cell, Measure, Table
 from osscl.paper.plan import Records, record_for
 from osscl.runs.record import RunRecord
@@ -60,8 +61,7 @@ class Outcome:
 
     @property
     def std(self) -> float | None:
-        """Sample standard deviation; None with fewer than two runs."""
-        return stdev(self.values) if len(self.values) > 1 else None
+        return sample_std(self.values)
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from statistics import mean, stdev
+from statistics import mean
 
+from osscl.metrics import sample_std
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
 from osscl.runs.record import RunRecord
 
@@ -25,8 +26,7 @@ class Point:
 
     @property
     def std(self) -> float | None:
-        """Sample standard deviation; None with fewer than two seeds."""
-        return stdev(self.values) if len(self.values) > 1 else None
+        return sample_std(self.values)
 
     @property
     def number(self) -> Number | None:

@@ -1,10 +1,11 @@
 """Records as one table: a row per setting and method, with schedule, seeds and n beside every number."""
 
 from collections.abc import Iterable, Sequence
-from statistics import mean, stdev
+from statistics import mean
 
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER
+from osscl.metrics import sample_std
 from osscl.paper.tables import published_of
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_markdown
 from osscl.report.naming import method_label, setting_words
@@ -53,7 +54,7 @@ def headline_values(runs: Sequence[RunRecord]) -> Row:
     whose = "URSL" if display_name(first.spec) in PLUS else ""  # the paper has no number of ours
     paper = None if theirs is None else Number(*theirs, remark=whose)
     final = Number(
-        mean(finals), stdev(finals) if len(finals) > 1 else None, len(finals), is_percent=True,
+        mean(finals), sample_std(finals), len(finals), is_percent=True,
         published=None if theirs is None else theirs[0],
     )  # fmt: skip
     gates = [mean_number(side, 3) for side in zip(*map(_gate_ends, runs), strict=True)]

@@ -1,25 +1,27 @@
-"""Benchmark URSL's training loops against the fastest possible loop on the same device."""
+"""Benchmark training loops against the fastest possible loop on the same device: URSL's, and those of every method."""
 
 import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from osscl.data.images import Labeled
 from osscl.device import Replay, device_name, precision_of, prepare, synchronise
-from osscl.learn.optimiser import Descent
+from osscl.errors import unknown
+from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.losses.contrastive import nt_xent
-from osscl.methods import URSL
+from osscl.methods import CONFIGURATIONS, URSL, method_class
 from osscl.methods.base import Phases, Progress, Runtime, Schedule, Setting
 from osscl.methods.gate import Segregated
 from osscl.methods.reference import Reference, ReferenceConfig
@@ -28,7 +30,15 @@ from osscl.runs.record import commit
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.augment import Augmentation, draws, two_views
-from osscl.vision.encoder import Encoder, EncoderConfig, ImageFormat, frozen_copy, new_encoder
+from osscl.vision.encoder import (
+    Classifier,
+    Encoder,
+    EncoderConfig,
+    ImageFormat,
+    build_on_device,
+    frozen_copy,
+    new_encoder,
+)
 
 CIFAR = ImageFormat(3, 32, (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
@@ -132,7 +142,7 @@ class World:
 
     def reference(self) -> tuple[float, float]:
         """The reference's loop, as in a run."""
-        meter = Meter(self.spec, self.device)
+        meter = Meter(self.spec.updates, self.device)
         runtime = Runtime(self.device, self.precision, progress=meter.progress)
         config = ReferenceConfig(net=self.spec.net, batch=self.spec.batch, optimiser=URSL.reference.optimiser)
         phases = Phases(self.setting, runtime)
@@ -142,7 +152,7 @@ class World:
 
     def learner(self) -> tuple[float, float]:
         """Seconds per update of the learner's loop, with both batches and both teachers."""
-        meter = Meter(self.spec, self.device)
+        meter = Meter(self.spec.updates, self.device)
         runtime = Runtime(self.device, self.precision, progress=meter.progress)
         learner = LearnerConfig(
             net=self.spec.net, batch=self.spec.batch, optimiser=URSL.learner.optimiser, epochs=10**6
@@ -158,44 +168,192 @@ class World:
         return meter.seconds(), meter.first
 
     def _rate(self, call: Callable[[], Tensor]) -> tuple[float, float]:
-        """Views per second (median of several stretches) and the seconds of the first calls."""
-        synchronise(self.device)
-        began = time.perf_counter()
-        for _ in range(5):
-            call()
-        synchronise(self.device)
-        first = time.perf_counter() - began
-        times = []
-        for _ in range(self.spec.repeats):
-            began = time.perf_counter()
-            for _ in range(self.spec.updates):
-                call()
-            synchronise(self.device)
-            times.append((time.perf_counter() - began) / self.spec.updates)
-        return 2 * self.spec.batch / statistics.median(times), first
+        """Views per second, and the seconds of the first calls."""
+        seconds, first = seconds_per_call(call, self.device, self.spec.updates, self.spec.repeats)
+        return 2 * self.spec.batch / seconds, first
 
 
 class Meter:
-    """Times a loop by its progress reports; the first stretch is warm-up."""
+    """Times a loop by its progress reports, of one phase where it is named; the first stretch is warm-up."""
 
-    def __init__(self, spec: BenchSpec, device: torch.device) -> None:
-        self.spec, self.device = spec, device
+    def __init__(self, updates: int, device: torch.device, phase: str | None = None) -> None:
+        self.updates, self.device, self.phase = updates, device, phase
         self.began = time.perf_counter()
         self.first = 0.0
         self.marks: list[float] = []
 
     def progress(self, progress: Progress) -> None:
+        if self.phase not in (None, progress.phase):
+            return
         if progress.update == 5:
             synchronise(self.device)
             self.first = time.perf_counter() - self.began
-        if progress.update % self.spec.updates == 0:
+        if progress.update % self.updates == 0:
             synchronise(self.device)
             self.marks.append(time.perf_counter())
 
     def seconds(self) -> float:
         """Seconds per update, median over the stretches."""
-        pairs: Iterator[tuple[float, float]] = zip(self.marks, self.marks[1:], strict=False)
-        return statistics.median((b - a) / self.spec.updates for a, b in pairs)
+        return statistics.median((b - a) / self.updates for a, b in itertools.pairwise(self.marks))
+
+
+def seconds_per_call(call: Callable[[], object], device: torch.device, calls: int, repeats: int) -> tuple[float, float]:
+    """Seconds of one call (median of several stretches), and of the first five calls together."""
+    began = _now(device)
+    for _ in range(5):
+        call()
+    first = _now(device) - began
+    stretches = []
+    for _ in range(repeats):
+        began = _now(device)
+        for _ in range(calls):
+            call()
+        stretches.append((_now(device) - began) / calls)
+    return statistics.median(stretches), first
+
+
+def _now(device: torch.device) -> float:
+    synchronise(device)
+    return time.perf_counter()
+
+
+# ----- every method: one update against the bare passes of the same update
+
+CLASSES = 10  # per step
+LABELED, UNLABELED, MEMORY = 1000, 4000, 200
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The passes that one update of a method's main phase needs, at its second step."""
+
+    phase: str
+    trained: tuple[int, ...]  # views of each forward and backward pass
+    watched: tuple[int, ...] = ()  # views of each teacher's forward pass
+    backward: int = 1  # backward passes
+
+
+PASSES = {
+    "ursl": Passes("learner", (1024, 1024), (1024, 1024)),
+    "co2l": Passes("learner", (1024,), (1024,)),
+    "co2l-j": Passes("learner", (1024, 1024), (1024,)),
+    "co2l-p": Passes("learner", (1024,), (1024,)),
+    "gd": Passes("model", (128,), (128, 128)),
+    "dm": Passes("model", (320,), (192,)),
+    "gem-joint": Passes("model", (32 + MEMORY,), backward=2),
+    "icarl": Passes("model", (32,), (32,)),
+}
+
+
+@dataclass(frozen=True)
+class MethodCost:
+    """One method on one device."""
+
+    name: str
+    views: int  # per update, without forward passes of teachers
+    milliseconds: float  # per update
+    floor: float  # its bare passes, milliseconds
+    ratio: float
+
+
+@dataclass(frozen=True)
+class MethodsRecord:
+    """Measurements so far, and their conditions."""
+
+    device: str
+    precision: str
+    torch: str
+    commit: str
+    date: str
+    backbone: str
+    updates: int  # per timed stretch
+    repeats: int
+    methods: tuple[MethodCost, ...] = ()
+
+
+def bench_methods(
+    device: torch.device, updates: int, repeats: int, backbone: str = "resnet18", names: Sequence[str] = tuple(PASSES)
+) -> Iterator[MethodsRecord]:
+    """Measure methods one after another; yield the record after each."""
+    for name in names:
+        if name not in PASSES:
+            raise unknown("method", name, PASSES)
+    prepare(device)
+    record = MethodsRecord(
+        device_name(device), str(precision_of(device)).removeprefix("torch."), torch.__version__, commit(),
+        datetime.now(UTC).isoformat(timespec="seconds"), backbone, updates, repeats,
+    )  # fmt: skip
+    for name in names:
+        cost = _cost(name, PASSES[name], device, updates, repeats, backbone)
+        record = replace(record, methods=(*record.methods, cost))
+        yield record
+
+
+def _cost(
+    name: str, passes: Passes, device: torch.device, updates: int, repeats: int, backbone: str
+) -> MethodCost:  # fmt: skip
+    meter = Meter(updates, device, passes.phase)
+    runtime = Runtime(device, precision_of(device), progress=meter.progress)
+    schedule = Schedule("bench", max_updates=updates * (repeats + 1))
+    agent: Any = method_class(CONFIGURATIONS[name])(
+        on_backbone(CONFIGURATIONS[name], backbone), Setting(CIFAR, Augmentation(), MEMORY, 0, schedule), runtime
+    )
+    for t in range(2):
+        meter.marks.clear()
+        agent.learn(_step(t, device))
+    milliseconds = 1000 * meter.seconds()
+    floor = 1000 * bare_seconds(passes, device, updates, repeats, backbone)
+    return MethodCost(name, sum(passes.trained), milliseconds, floor, milliseconds / floor)
+
+
+def on_backbone(config: Any, backbone: str) -> Any:
+    """`config` with this backbone in all its networks."""
+    if hasattr(config, "backbone"):
+        return replace(config, backbone=backbone)
+    reference = replace(config.reference, net=replace(config.reference.net, backbone=backbone))
+    return replace(config, reference=reference, learner=replace(config.learner, net=reference.net))
+
+
+def _step(t: int, device: torch.device) -> Step:
+    """Random images; some kernels are faster on zeros."""
+    rng = seeded(0, "bench", t, device=device)
+    shape = (CIFAR.channels, CIFAR.size, CIFAR.size)
+    pixels = torch.randint(0, 256, (LABELED + UNLABELED, *shape), generator=rng, device=device, dtype=torch.uint8)
+    classes = tuple(range(CLASSES * t, CLASSES * (t + 1)))
+    labels = torch.arange(LABELED, device=device) % CLASSES + CLASSES * t
+    return Step(t, classes, Labeled(pixels[:LABELED], labels), pixels[LABELED:])
+
+
+def bare_seconds(passes: Passes, device: torch.device, updates: int, repeats: int, backbone: str) -> float:
+    """Seconds of the same passes on ready-made views, captured as one graph: median of several stretches."""
+    net = build_on_device(lambda: Classifier(backbone, CIFAR, precision_of(device)), seeded(0, "bench"), device)
+    net.head.grow(2 * CLASSES, seeded(0, "bench head"))
+    teacher = frozen_copy(net)
+    net.learning(True)
+    descent = Descent([net], OptimiserConfig("sgd"), 10**6)
+    views = [_views(n, device) for n in (*passes.trained, *passes.watched)]
+    labels = [torch.arange(n, device=device) % (2 * CLASSES) for n in passes.trained]
+
+    def update() -> Tensor:
+        with torch.no_grad():
+            for x in views[len(passes.trained) :]:
+                teacher(x)
+        losses = [F.cross_entropy(net(x), y) for x, y in zip(views[: len(labels)], labels, strict=True)]
+        loss = torch.stack(losses).sum()
+        for _ in range(passes.backward - 1):
+            torch.autograd.grad(loss, descent.parameters, retain_graph=True)
+        descent.step(loss)
+        return loss.detach()
+
+    return seconds_per_call(Replay(update, device), device, updates, repeats)[0]
+
+
+def _views(n: int, device: torch.device) -> Tensor:
+    shape = (n, CIFAR.channels, CIFAR.size, CIFAR.size)
+    return torch.rand(shape, generator=seeded(0, "bench views", n, device=device), device=device)
+
+
+# ----- what others use
 
 
 def against(spec: BenchSpec, device: torch.device) -> dict[str, float]:
@@ -299,7 +457,7 @@ def plain_update(spec: BenchSpec, device: torch.device, precision: torch.dtype) 
         x = ((x - net.mean) / net.std).contiguous()
         with torch.autocast(device.type, precision, enabled=precision != torch.float32):
             z = net.projector(net.backbone(x))
-        loss = nt_xent(torch.nn.functional.normalize(z.float(), dim=1), 0.1)
+        loss = nt_xent(F.normalize(z.float(), dim=1), 0.1)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from statistics import mean, stdev
+from statistics import mean
 
 from osscl.errors import UserError
+from osscl.metrics import sample_std
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import describe_schedule
 
@@ -38,8 +39,7 @@ class PairedDifference:
 
     @property
     def std(self) -> float | None:
-        """Sample standard deviation; None with fewer than two pairs."""
-        return stdev(self.values) if self.n > 1 else None
+        return sample_std(self.values)
 
     @property
     def standard_error(self) -> float | None:

@@ -64,6 +64,10 @@ class BackboneModule(nn.Module):
         """Switch between training mode with gradients and evaluation mode without: two compiled graphs in all."""
         return self.train(on).requires_grad_(on)
 
+    def load(self, state: dict[str, Tensor]) -> None:
+        """Load a saved state; a network with a growing layer takes its size from it."""
+        self.load_state_dict(state)
+
     def features(self, x: Tensor) -> Tensor:
         """f(x), (n, width), for heads."""
         features = features_of if self.compiles else features_of.__wrapped__  # type: ignore[attr-defined]
@@ -145,6 +149,14 @@ def frozen_copy(net: Net, *, batch_statistics: bool = False) -> Net:
     return teacher
 
 
+def restored(net: Net, saved: dict[str, Tensor] | None) -> Net | None:
+    """`net` with a saved state; None if none was saved."""
+    if saved is None:
+        return None
+    net.load(saved)
+    return net
+
+
 @torch.no_grad()
 def embed_frozen(teacher: Encoder, x: Tensor) -> Tensor:
     """z of a teacher, without gradients."""
@@ -223,9 +235,8 @@ class Classifier(BackboneModule):
         return self.head(self.features(x))  # type: ignore[no-any-return]
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Load a saved state with any number of classes."""
         self.head.shape_as(state, "head.")
-        self.load_state_dict(state)
+        super().load(state)
 
 
 class Deconfident(BackboneModule):
@@ -250,6 +261,5 @@ class Deconfident(BackboneModule):
         return self.scores(features) / self.divisor_norm(self.divisor(features)).sigmoid()  # type: ignore[no-any-return]
 
     def load(self, state: dict[str, Tensor]) -> None:
-        """Load a saved state with any number of classes."""
         self.rows.shape_as(state, "rows.")
-        self.load_state_dict(state)
+        super().load(state)
