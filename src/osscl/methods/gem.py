@@ -28,9 +28,9 @@ from osscl.vision.encoder import in_chunks
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.03, min_rate=0.03, decay=0.0, momentum=0.0)
-MANY = 4000  # updates from which on compiling for a small batch pays off
+MANY = 4000  # updates: from here on, compiling for a small batch pays off
 STRIPS = 1024  # of a gradient; their products are computed in parallel
-RIDGE = 1e-3  # on the diagonal of the dual problem, as the authors' code has it
+RIDGE = 1e-3  # on the diagonal of the dual problem, as in the authors' code
 
 
 @dataclass(frozen=True)

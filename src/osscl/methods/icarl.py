@@ -128,7 +128,7 @@ class Icarl:
         return -torch.cdist(self._features(images), self.means).square()
 
     def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """As Mammoth evaluated in the years of the paper: without the ReLU after the first convolution."""
+        """As Mammoth evaluated at the time of the paper: without the ReLU after the first convolution."""
         if not len(self.means):
             return {}
         bare, kept = without_stem_relu(self.model), self.memory.labeled
@@ -174,7 +174,7 @@ class Icarl:
 def without_stem_relu(model: Classifier) -> Classifier:
     """A frozen copy that lacks the activation after its first convolution and norm, where there is one."""
     bare = frozen_copy(model)
-    bare.compiles = False  # a graph of its own is not worth compiling for one evaluation
+    bare.compiles = False  # compiling it for one evaluation would not pay off
     layers = bare.backbone.layers
     if isinstance(layers, nn.Sequential) and isinstance(layers[2], nn.ReLU):
         layers[2] = nn.Identity()

@@ -1,4 +1,4 @@
-"""Two yardsticks: a head on the reference alone, without a learner; and plain training on all labels at hand."""
+"""Two yardsticks: a head on the reference, without a learner; and plain training on all available labels."""
 
 from dataclasses import dataclass, field
 
