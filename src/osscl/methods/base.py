@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, concat
 from osscl.device import WORTH_COMPILING, Replay, synchronise
 from osscl.learn.batches import Shuffled, side_by_side
@@ -21,6 +21,7 @@ from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.augment import Augmentation
+from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import BackboneModule, Classifier, ImageFormat, build_on_device, in_chunks
 
 T = TypeVar("T")
@@ -120,6 +121,14 @@ class Runtime:
 
 
 # ----- parts that several methods have
+
+
+def require_classifier(config: Any) -> None:
+    """Raise a SpecError unless a config has declared types, a known backbone, epochs, and batches of two or more."""
+    require_backbone(config.backbone)
+    require_declared(config)
+    require_positive(config, "epochs")
+    require(config.batch > 1, config, "batch", "at least 2")
 
 
 def new_classifier(backbone: str, name: str, setting: Setting, runtime: Runtime) -> Classifier:

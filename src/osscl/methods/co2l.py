@@ -107,8 +107,7 @@ class Co2l:
         notes = self.train(step)
         with self.phases.timed("head"):
             self.fit_head(step)
-            rng = seeded(self.setting.seed, "memory", step.index)
-            self.memory.update(step.labeled, self.classes, "random", rng)
+            self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         return StepReport(self.phases.reports(), notes=notes)
 
     def teacher(self) -> Encoder:

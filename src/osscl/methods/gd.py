@@ -124,8 +124,7 @@ class Gd:
             self.train("balance", [model.head], config.balance, config.epochs_balance, pool, loss)
         fit = head_fit(self.model, step, self.memory, self.classes, self.setting, "ridge")
         self.ridge = fit_head(OUR_HEAD, fit)
-        rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, "random", rng)
+        self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         return StepReport(self.phases.reports())
 
     def begin_step(self, step: Step) -> None:

@@ -193,7 +193,7 @@ class Ursl:
         """Keep equally many images of every class, ranked by the reference if the policy needs it."""
         policy = self.config.memory.policy if self.gate is not None else "random"
         rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, policy, rng, self.confidence)
+        self.memory.update(step.labeled, self.classes, rng, policy, self.confidence)
 
     def confidence(self, rows: Labeled) -> Tensor:
         """Cosine of each image of one class to its prototype."""
