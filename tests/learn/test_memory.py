@@ -54,7 +54,7 @@ def test_memory_is_balanced_within_its_budget_and_keeps_images_with_their_labels
         classes = [c for earlier in tasks[: t + 1] for c in earlier]
         new = numbered(dict.fromkeys(task, 30), 60 * t)
         seen |= set(numbers(new))
-        memory.update(new, classes, "random", seeded(0, "memory", t))
+        memory.update(new, classes, seeded(0, "memory", t))
         counts = Counter(memory.labeled.labels.tolist())
         assert [counts[c] for c in classes] == quotas(20, len(classes))
         assert len(set(numbers(memory.labeled))) == 20 and set(numbers(memory.labeled)) <= seen
@@ -62,16 +62,16 @@ def test_memory_is_balanced_within_its_budget_and_keeps_images_with_their_labels
 
 def test_a_class_contributes_at_most_what_it_has():
     memory = empty_memory(20)
-    memory.update(numbered({0: 3, 1: 30}), [0, 1], "random", seeded(0, "memory"))
+    memory.update(numbered({0: 3, 1: 30}), [0, 1], seeded(0, "memory"))
     assert Counter(memory.labeled.labels.tolist()) == {0: 3, 1: 10}
 
 
 @pytest.mark.parametrize("policy", ["random", "low", "high", "rainbow"])
 def test_shrinking_keeps_only_images_that_were_stored(policy):
     memory = empty_memory(12)
-    memory.update(numbered({0: 30, 1: 30}), [0, 1], policy, seeded(0, "memory", 0), confidence)
+    memory.update(numbered({0: 30, 1: 30}), [0, 1], seeded(0, "memory", 0), policy, confidence)
     before = set(numbers(memory.labeled))
-    memory.update(numbered({2: 30, 3: 30}, 60), [0, 1, 2, 3], policy, seeded(0, "memory", 1), confidence)
+    memory.update(numbered({2: 30, 3: 30}, 60), [0, 1, 2, 3], seeded(0, "memory", 1), policy, confidence)
     old = {(c, number) for c, number in numbers(memory.labeled) if c < 2}
     assert old < before
     assert len(old) == 6
@@ -80,7 +80,7 @@ def test_shrinking_keeps_only_images_that_were_stored(policy):
 @pytest.mark.parametrize(("policy", "expected"), [("low", {7, 8, 9}), ("high", {0, 1, 2}), ("rainbow", {9, 6, 3})])
 def test_policies_select_by_confidence_within_each_class(policy, expected):
     memory = empty_memory(6)
-    memory.update(numbered({0: 10, 1: 10}), [0, 1], policy, seeded(0, "memory"), confidence)
+    memory.update(numbered({0: 10, 1: 10}), [0, 1], seeded(0, "memory"), policy, confidence)
     kept = numbers(memory.labeled)
     assert {number for c, number in kept if c == 0} == expected == {number - 10 for c, number in kept if c == 1}
 
@@ -107,24 +107,24 @@ def test_random_choice_is_even_and_depends_on_the_seed():
 @pytest.mark.parametrize("policy", ["random", "low", "rainbow"])
 def test_a_budget_of_zero_keeps_nothing(policy):
     memory = empty_memory(0)
-    memory.update(numbered({0: 5}), [0], policy, seeded(0), confidence)
-    memory.update(numbered({1: 5}), [0, 1], policy, seeded(0), confidence)
+    memory.update(numbered({0: 5}), [0], seeded(0), policy, confidence)
+    memory.update(numbered({1: 5}), [0, 1], seeded(0), policy, confidence)
     assert memory.labeled.images.shape == (0, 1, 8, 8)
 
 
 def test_added_images_are_over_budget_until_the_next_update():
     memory = empty_memory(4)
-    memory.update(numbered({0: 9, 1: 9}), [0, 1], "random", seeded(0))
+    memory.update(numbered({0: 9, 1: 9}), [0, 1], seeded(0))
     memory.add(None)
     memory.add(numbered({0: 3}, 50))
     assert Counter(memory.labeled.labels.tolist()) == {0: 5, 1: 2}
-    memory.update(numbered({2: 9}, 80), [0, 1, 2], "random", seeded(1))
+    memory.update(numbered({2: 9}, 80), [0, 1, 2], seeded(1))
     assert Counter(memory.labeled.labels.tolist()) == {0: 1, 1: 1, 2: 2}
 
 
 def test_without_leaves_out_classes():
     memory = empty_memory(9)
-    memory.update(numbered({0: 5, 1: 5, 2: 5}), [0, 1, 2], "random", seeded(0))
+    memory.update(numbered({0: 5, 1: 5, 2: 5}), [0, 1, 2], seeded(0))
     assert Counter(memory.without([1]).labels.tolist()) == {0: 3, 2: 3}
     assert len(memory.without([0, 1, 2])) == 0
     assert len(memory.labeled) == 9

@@ -70,7 +70,7 @@ def test_the_base_temperature_scales_supcon(stream):
         (CO2L, "learner.lam=1", "lam"),
         (CO2L, "reference.pretrained=true", "pretrained"),
         (CO2L, "base_temperature=0", "base_temperature"),
-        (CO2L_P, "learner.net.dim=32", "of one shape"),
+        (CO2L_P, "learner.net.dim=32", "the same learner.net and reference.net"),
     ],
 )
 def test_settings_without_effect_are_refused_by_field(config, change, field):

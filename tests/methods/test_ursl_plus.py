@@ -341,7 +341,7 @@ def test_a_memory_too_small_for_its_class_means_is_refused_by_name(stream, roomy
         SpecError, match=r"an image of 64 bytes is smaller than a class mean of 512.*ursl-plus-unlimited"
     ):
         agent_of(LIMITED, stream)
-    with pytest.raises(SpecError, match=r"2 classes need .* bytes of statistics.*memory of 3 images has 3,072"):
+    with pytest.raises(SpecError, match=r"2 classes need .* bytes of statistics.*memory of 3 images has only 3,072"):
         learned(LIMITED, roomy, steps=1, memory=3)
 
 

@@ -266,7 +266,10 @@ def test_the_gate_over_time_is_a_mean_over_seeds_by_classes_seen():
     cell = cell_of("F1", "9000-9000/ursl")
     records = [record(cell, 0, 30.0, gates=(0.5, 0.7)), record(cell, 1, 30.0, gates=(0.6, None))]
     points = gate_points(records, "auroc_related")
-    assert [(point.classes, point.mean) for point in points] == [(1, pytest.approx(0.55)), (2, pytest.approx(0.7))]
+    assert [(point.classes, point.number.value) for point in points] == [
+        (1, pytest.approx(0.55)),
+        (2, pytest.approx(0.7)),
+    ]
     rows = gate_table("F1", (), records).rows
     assert [row[0] for row in rows] == [1, 2]
     assert list(map(str, rows[0][1:])) == ["0.550 ± 0.071 (n=2)", "0.305 ± 0.078 (n=2)"] and rows[1][1].n == 1

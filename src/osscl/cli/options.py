@@ -180,7 +180,7 @@ class ExecutionOptions:
 
     @property
     def timed(self) -> bool:
-        """Whether the times of the runs count: nothing else runs on their device."""
+        """Whether the times of the runs are valid: nothing else runs on their device."""
         share = self.engine.gpu_share
         return not self.options.shared_device and (share is None or share >= 1)
 

@@ -155,7 +155,7 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
-        table.add_column(printable(name), justify="right", no_wrap=True)
+        table.add_column(printable(name), justify="right", min_width=5)  # in a narrow terminal, the name wraps
     for name in ("gate AUROC", "accepted", "precision") if gated else ():
         table.add_column(name, justify="right", no_wrap=True)
     for t in range(max(len(record.overall) for _, record in records)):

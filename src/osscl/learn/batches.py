@@ -13,10 +13,10 @@ from osscl.vision.augment import draws
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Endless batches of one size over a pool, reshuffled at every pass.
+    """Endless batches of equal size over a pool, reshuffled at every pass.
 
     Deviation: a data loader ends a pass with a smaller batch. Here that batch is filled up with rows from the beginning
-    of the same pass: no row occurs twice in a batch, and all batches have one shape. `drop_last` leaves it out.
+    of the same pass: no row occurs twice in a batch, and all batches have the same shape. `drop_last` leaves it out.
     """
 
     pool: int
@@ -55,6 +55,6 @@ class Shuffled:
 
 
 def side_by_side(pools: Sequence[tuple[Shuffled, int]], start: int) -> Iterator[tuple[Tensor, ...]]:
-    """Rows and random numbers (for so many views) of one batch of each pool; empty pools are left out."""
+    """Rows and random numbers of one batch of each pool, given with its number of views; empty pools are left out."""
     for parts in zip(*(pool.with_draws(start, views) for pool, views in pools if pool.pool), strict=True):
         yield tuple(tensor for part in parts for tensor in part)

@@ -99,7 +99,7 @@ def center_and_normalize(features: Tensor, center: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MissingRows:
-    """Rows that a regression counts without having them, class by class: how many, around which mean, how spread."""
+    """Rows that a regression counts although they are gone: their number and mean per class, and one covariance."""
 
     rows: Tensor  # (k,)
     means: Tensor  # (k, d)
@@ -122,9 +122,9 @@ class HeadFit:
     seed: int
     names: tuple[str | int, ...]
     cap: int | None = None  # limit on epochs (sgd) or copies (ridge)
-    scale: float | None = None  # of ridge outputs; calibrated on the data where None
+    scale: float | None = None  # of ridge outputs; None: calibrated on the data
     pseudo_labeled: Labeled | None = None  # further rows for a ridge, one plain copy each
-    center: Tensor | None = None  # of the head's space; the mean feature where None
+    center: Tensor | None = None  # of the head's space; None: the mean feature
     missing: MissingRows | None = None  # in the space of that center
 
     def targets(self) -> Tensor:

@@ -61,8 +61,8 @@ class Memory:
         self,
         new: Labeled,
         classes: Sequence[int],
-        policy: Policy,
         rng: Generator,
+        policy: Policy = "random",
         confidence: Callable[[Labeled], Tensor] | None = None,
     ) -> None:
         """Shrink the old classes and add the new ones (Algorithm 1, line 16); images once dropped cannot return."""

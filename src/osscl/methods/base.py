@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared
+from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, concat
 from osscl.device import WORTH_COMPILING, Replay, synchronise
 from osscl.learn.batches import Shuffled, side_by_side
@@ -21,6 +21,7 @@ from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.augment import Augmentation
+from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import BackboneModule, Classifier, ImageFormat, build_on_device, in_chunks
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ def rebuilt(kind: type[T], fields: State | None, device: torch.device) -> T | No
 
 @dataclass(frozen=True)
 class Schedule:
-    """How much of a method's own epochs is run; printed beside every number."""
+    """How much of a method's own epochs to run; printed beside every number."""
 
     name: str
     share: float = 1.0  # of the epochs in the method's config, heads excepted
@@ -120,6 +121,14 @@ class Runtime:
 
 
 # ----- parts that several methods have
+
+
+def require_classifier(config: Any) -> None:
+    """Raise a SpecError unless a config has declared types, a known backbone, epochs, and batches of two or more."""
+    require_backbone(config.backbone)
+    require_declared(config)
+    require_positive(config, "epochs")
+    require(config.batch > 1, config, "batch", "at least 2")
 
 
 def new_classifier(backbone: str, name: str, setting: Setting, runtime: Runtime) -> Classifier:
@@ -210,7 +219,7 @@ class Discerning(Protocol):
         ...
 
     def known_scores(self, images: Tensor) -> Tensor:
-        """How much each image looks like a class seen, (n,); only called while `known_above` is a number."""
+        """How much each image looks like a seen class, (n,); only called while `known_above` is a number."""
         ...
 
 
@@ -228,7 +237,7 @@ class Forgetting(Protocol):
     """Optional: a method that can drop a class; its networks are not unlearned."""
 
     def forget(self, column: int) -> None:
-        """Delete everything kept of the class in this column, of a method whose class ids are its columns."""
+        """Delete everything kept about the class in this column; class ids must equal column numbers."""
         ...
 
 
@@ -311,7 +320,7 @@ class Phases:
     def __init__(self, setting: Setting, runtime: Runtime) -> None:
         self.setting, self.runtime = setting, runtime
         self.step = -1  # current or last
-        self.finished: list[str] = []
+        self.finished: list[str] = []  # names of phases
         self.log = PhaseLog(runtime)
         self.open: str | None = None  # the training phase that is running or was interrupted
         self.training: Phase | None = None  # the phase that is running
@@ -336,11 +345,11 @@ class Phases:
         nets: Sequence[nn.Module],
         optimiser: OptimiserConfig,
         epochs: int,
-        batches: Sequence[tuple[Shuffled, int]],  # pools and the views that an update makes of each row
+        batches: Sequence[tuple[Shuffled, int]],  # pools, and the number of views of each row in an update
         *,
         at_least: int = 0,  # updates
-        epoch_rows: int | None = None,  # that an epoch is as long as; all rows of the first pool where None
-        compiles: bool | None = None,  # forward passes, on CUDA; by the smallest batch where None
+        epoch_rows: int | None = None,  # rows in an epoch; None: all rows of the first pool
+        compiles: bool | None = None,  # forward passes on CUDA; None: if the smallest batch is large enough
     ) -> "Phase":
         """A training phase of `epochs` passes over the first pool. Nothing happens until its batches are consumed."""
         pools = [(pool, views) for pool, views in batches if pool.pool]
@@ -367,7 +376,7 @@ class Phases:
             self.finished.append(name)
 
     def add_cached(self, report: PhaseReport) -> None:
-        """Count a phase as finished whose result was loaded."""
+        """Count a phase whose result was loaded as finished."""
         self.log.reports[report.name] = report
         self.close(report.name)
 
@@ -390,7 +399,7 @@ class Phases:
         }
 
     def load_state(self, state: State) -> None:
-        if self.training is not None:  # loaded over a phase that was stopped in this very object
+        if self.training is not None:  # loaded over a phase that was stopped in this object
             self.training.end_training()
         self.training = self.descent = None
         self.step, self.finished, self.open = state["step"], list(state["finished"]), state["open"]
@@ -404,7 +413,7 @@ class Phase:
 
     phases: Phases
     name: str
-    nets: Sequence[nn.Module]  # that learn
+    nets: Sequence[nn.Module]  # those that learn
     optimiser: OptimiserConfig
     updates: int
     per_epoch: int
@@ -423,11 +432,11 @@ class Phase:
         return self.phases.descent.done / self.updates if self.phases.descent is not None else 0.0
 
     def capture(self, update: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """`update` as one CUDA graph; on other devices as it is."""
+        """`update` as one CUDA graph; unchanged on other devices."""
         return Replay(update, self.phases.runtime.device)
 
     def batches(self) -> Iterator[tuple[Tensor, ...]]:
-        """Row numbers and random numbers of the batches that are left; a run may stop after each of them."""
+        """Row numbers and random numbers of the remaining batches; a run may stop after any of them."""
         if self.name in self.phases.finished:
             return
         descent, runtime = self._begin(), self.phases.runtime
@@ -451,7 +460,7 @@ class Phase:
         self.phases.descent.step(loss, clip_norm)
 
     def apply_gradients(self) -> None:
-        """Update the weights by the gradients that their `grad` holds."""
+        """Update the weights with the gradients in their `grad`."""
         assert self.phases.descent is not None
         self.phases.descent.optimiser.step()
 
@@ -459,7 +468,7 @@ class Phase:
         phases = self.phases
         phases.log.begin(self.name)
         descent = Descent(self.nets, self.optimiser, self.updates, self.per_epoch)
-        if phases.descent is not None and phases.open == self.name:  # stopped in this very object
+        if phases.descent is not None and phases.open == self.name:  # stopped in this object
             phases.interrupted = phases.descent.state()
         if phases.interrupted is not None and phases.open == self.name:
             descent.load_state(phases.interrupted)

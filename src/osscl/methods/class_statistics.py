@@ -1,4 +1,4 @@
-"""Labels whose images are gone, as class means and one covariance: in full, or within a byte budget."""
+"""Statistics of labelled images that are no longer stored: class means and one covariance, also in few bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from osscl.vision.encoder import Encoder, eval_mode, in_chunks
 
 HALF = 2  # bytes of a number in half precision
 COUNT = 4  # bytes of a class's number of labels
-STIFFNESS = 0.1  # rows in every direction that the assumption of no drift weighs
+STIFFNESS = 0.1  # weight of the assumption of no drift, in rows per direction
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ClassStatistics:
         return ClassStatistics(self.labels, (self.means - start) @ turn + end, turn.T @ self.spread @ turn)
 
     def without(self, column: int) -> "ClassStatistics":
-        """The same without a class; its part in the shared covariance cannot be told apart and stays."""
+        """The same without a class; its part in the shared covariance cannot be separated and stays."""
         return ClassStatistics(drop_row(self.labels, column), drop_row(self.means, column), self.spread)
 
     def joined(self, x: Tensor, columns: Tensor, views: int) -> "ClassStatistics":
@@ -80,11 +80,11 @@ class ClassStatistics:
 
 @dataclass(frozen=True)
 class CompactStatistics:
-    """Class statistics as they are kept within a byte budget."""
+    """Class statistics in the form that is kept within a byte budget."""
 
     labels: Tensor  # (k,) int32
     means: Tensor  # (k, d) float16
-    diagonal: Tensor  # (d,) float16: variances that the directions leave over
+    diagonal: Tensor  # (d,) float16: variances that the directions do not cover
     directions: Tensor  # (rank, d) float16
 
     def without(self, column: int) -> "CompactStatistics":
@@ -143,7 +143,7 @@ class StatisticsTracker:
 
     def __init__(self) -> None:
         self.current: dict[str, ClassStatistics | CompactStatistics] = {}  # by network
-        self.previous: dict[str, ClassStatistics] = {}  # as they were at the beginning of the step
+        self.previous: dict[str, ClassStatistics] = {}  # those at the beginning of the step
         self.snapshots: dict[str, Tensor] = {}  # U_t in each head's space at the beginning of the step, half precision
 
     def snapshot(self, unlabeled: Tensor, networks: Mapping[str, Encoder], heads: Mapping[str, Head]) -> None:
@@ -219,10 +219,10 @@ class BytePlan:
 def plan_bytes(
     budget: int, image: int, share: float, classes: int, widths: Sequence[int], background: int, most: int
 ) -> BytePlan:  # fmt: skip
-    """Directions that fit into `share` of `budget`, at `most` so many; images of `image` bytes fill what is left free.
+    """How many directions fit into `share` of `budget`, at most `most`; images of `image` bytes fill the rest.
 
     Each of the networks, of these `widths`, has a mean per class and one covariance; `background` is the width of the
-    Gaussian of unlabelled rows, 0 without one. Means and diagonals are kept even where they need more than the share.
+    Gaussian of unlabelled rows, or 0. Means and diagonals are kept even if they need more than the share.
     """
     fixed = sum(HALF * (classes + 1) * width + COUNT * classes for width in widths) + HALF * 2 * background
     per_direction = HALF * (sum(widths) + background)
@@ -232,7 +232,7 @@ def plan_bytes(
 
 
 def compact_covariance(covariance: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The variances that the `rank` strongest directions leave over (d,), and those directions (rank, d), in half."""
+    """Variances (d,) that the `rank` strongest directions do not cover, and those directions (rank, d), in half."""
     values, vectors = torch.linalg.eigh(covariance.double())
     strongest = values.argsort(descending=True)[:rank]
     directions = (vectors[:, strongest] * values[strongest].clamp(min=0).sqrt()).T
@@ -247,5 +247,5 @@ def expanded_covariance(diagonal: Tensor, directions: Tensor) -> Tensor:
 
 
 def approximate_covariance(covariance: Tensor, rank: int) -> Tensor:
-    """A covariance as it is after being kept with `rank` directions."""
+    """What is left of a covariance if it is kept as `rank` directions and a diagonal."""
     return expanded_covariance(*compact_covariance(covariance, rank))

@@ -38,7 +38,7 @@ class Co2lConfig:
     unlabeled: Literal["none", "joint", "pretrain"] = "none"
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)  # co2l-p: how U_1 is learned
     head: HeadConfig = field(default_factory=HeadConfig)
-    # Of the first step, with a warm-up as long as that of later steps; as at every step where None.
+    # Epochs of the first step, whose warm-up is as long as that of later steps; None: as many as at later steps.
     epochs_first: int | None = added_later(None, legacy=None)
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class Co2lConfig:
         self.length_of(0)  # refuses a warm-up that is longer than the first step
         require(not self.reference.pretrained, self.reference, "pretrained", "false: co2l-p learns from U_1")
         if self.unlabeled == "pretrain" and self.learner.net != self.reference.net:
-            raise SpecError("unlabeled=pretrain needs learner.net and reference.net of one shape")
+            raise SpecError("unlabeled=pretrain needs the same learner.net and reference.net")
         if self.unlabeled != "joint":
             require(self.learner.lam == 0, self.learner, "lam", "0 without unlabeled=joint")
 
@@ -107,8 +107,7 @@ class Co2l:
         notes = self.train(step)
         with self.phases.timed("head"):
             self.fit_head(step)
-            rng = seeded(self.setting.seed, "memory", step.index)
-            self.memory.update(step.labeled, self.classes, "random", rng)
+            self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         return StepReport(self.phases.reports(), notes=notes)
 
     def teacher(self) -> Encoder:

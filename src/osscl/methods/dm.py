@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared, require_not_negative, require_positive
+from osscl.config import require, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import (
@@ -27,10 +27,20 @@ from osscl.learn.linear_head import (
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import fixmatch, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, new_classifier, our_head, rebuilt
+from osscl.methods.base import (
+    Phases,
+    Runtime,
+    Setting,
+    State,
+    StepReport,
+    head_fit,
+    new_classifier,
+    our_head,
+    rebuilt,
+    require_classifier,
+)
 from osscl.seeding import seeded
 from osscl.stream.step import Step
-from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import Classifier, Deconfident, build_on_device, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, strong_view, weak_view
 
@@ -61,13 +71,11 @@ class DmConfig:
     balance: OptimiserConfig = BALANCING
 
     def __post_init__(self) -> None:
-        require_backbone(self.backbone)
-        require_declared(self)
+        require_classifier(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
-        require_positive(self, "epochs", "epochs_balance", "epochs_novelty")
+        require_positive(self, "epochs_balance", "epochs_novelty")
         require_positive(self, "unlabeled_batch", "temperature", "longest")
         require_not_negative(self, "distill", "consistency")
-        require(self.batch > 1, self, "batch", "at least 2")
         for name in ("threshold", "true_positives"):
             require(0 <= getattr(self, name) <= 1, self, name, "in [0, 1]")
 
@@ -130,8 +138,7 @@ class Dm:
             notes["novelty_threshold"] = self.passing
         fit = head_fit(self.model, step, self.memory, self.classes, self.setting, "ridge")
         self.ridge = fit_head(OUR_HEAD, fit)
-        rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, "random", rng)
+        self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         self.pseudo = None
         return StepReport(self.phases.reports(), notes=notes)
 

@@ -29,7 +29,7 @@ class GateConfig:
     # The paper's text uses pseudo-labels only to tell past classes from others; its formulas take all confident rows.
     pseudo: Literal["past_only", "all", "all_but_no_anchor", "none"] = "past_only"
     guide: Literal["gated", "all"] = "gated"  # L_KD uses U-hat, or all of U_t
-    # A control for equal updates: the learner's epochs are as long as with the T-hat of this reading.
+    # A control for equal updates: the learner's epochs have the length that T-hat would give them in this reading.
     epochs_as: Literal["used", "past_only", "all"] = added_later("used", legacy="used")
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class Segregated:
     pseudo_labeled: Labeled  # T-hat
     related: Tensor  # images of U-hat
     report: GateReport | None = None  # None until there is a trained reference
-    epoch_rows: int = 0  # rows of T-hat that an epoch of the learner is as long as
+    epoch_rows: int = 0  # rows of T-hat that count towards the length of the learner's epochs
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def thresholds(scores: Tensor, config: GateConfig) -> tuple[float, float]:
 
 
 def mean_view(encoder: Encoder, images: Tensor, views: int, setting: Setting, t: int) -> Tensor:
-    """Mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image without any."""
+    """Mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image if there are none."""
     total = None
     for a in range(views):
         u = draws(len(images), seeded(setting.seed, "gate", t, "prototype", a, device=images.device))

@@ -39,7 +39,7 @@ class GdConfig:
     epochs: int = 180  # of the model
     epochs_balance: int = 20  # of the head alone
     batch: int = 64  # labelled images per update
-    unlabeled_batch: int | None = None  # as many as labelled ones where null; DistillMatch's 128 overwhelm a small T_t
+    unlabeled_batch: int | None = None  # null: as many as labelled ones; DistillMatch's 128 overwhelm a small T_t
     temperature: float = 2.0
     distill: float = 1.0  # weight of P, C and Q
     confidence: float = 1.0  # weight of the term that keeps C unsure of other classes
@@ -124,8 +124,7 @@ class Gd:
             self.train("balance", [model.head], config.balance, config.epochs_balance, pool, loss)
         fit = head_fit(self.model, step, self.memory, self.classes, self.setting, "ridge")
         self.ridge = fit_head(OUR_HEAD, fit)
-        rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, "random", rng)
+        self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         return StepReport(self.phases.reports())
 
     def begin_step(self, step: Step) -> None:

@@ -14,23 +14,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared, require_not_negative, require_positive
+from osscl.config import require_not_negative
 from osscl.data.images import Labeled, columns_of
 from osscl.device import SideBySide, compiled_for_several_gradients
 from osscl.learn.batches import Shuffled
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
-from osscl.methods.base import Phase, Phases, Runtime, Setting, State, StepReport, new_classifier
+from osscl.methods.base import Phase, Phases, Runtime, Setting, State, StepReport, new_classifier, require_classifier
 from osscl.seeding import seeded
 from osscl.stream.step import Step
-from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import in_chunks
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
 PLAIN = OptimiserConfig("sgd", 0.03, min_rate=0.03, decay=0.0, momentum=0.0)
-MANY = 4000  # updates from which on compiling for a small batch pays off
+MANY = 4000  # updates: from here on, compiling for a small batch pays off
 STRIPS = 1024  # of a gradient; their products are computed in parallel
-RIDGE = 1e-3  # on the diagonal of the dual problem, as the authors' code has it
+RIDGE = 1e-3  # on the diagonal of the dual problem, as in the authors' code
 
 
 @dataclass(frozen=True)
@@ -49,10 +48,7 @@ class GemConfig:
     optimiser: OptimiserConfig = PLAIN
 
     def __post_init__(self) -> None:
-        require_backbone(self.backbone)
-        require_declared(self)
-        require_positive(self, "epochs")
-        require(self.batch > 1, self, "batch", "at least 2")
+        require_classifier(self)
         require_not_negative(self, "margin")
 
     @property
@@ -141,8 +137,7 @@ class Gem:
             self.sizes.append(len(step.new_classes))
             self.memory.add(step.further)
         self.train(step)
-        rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, "random", rng)
+        self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         return StepReport(self.phases.reports())
 
     def train(self, step: Step) -> None:

@@ -11,17 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import class_sums
 from osscl.learn.memory import Memory, herded
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import sigmoid_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, new_classifier
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, new_classifier, require_classifier
 from osscl.seeding import seeded
 from osscl.stream.step import Step
-from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
@@ -39,10 +37,7 @@ class IcarlConfig:
     optimiser: OptimiserConfig = PLAIN
 
     def __post_init__(self) -> None:
-        require_backbone(self.backbone)
-        require_declared(self)
-        require_positive(self, "epochs")
-        require(self.batch > 1, self, "batch", "at least 2")
+        require_classifier(self)
 
     @property
     def demo_changes(self) -> dict[str, int]:
@@ -71,7 +66,7 @@ class Icarl:
         self.train(concat(step.labeled, self.memory.labeled))
         if step.further is not None:  # stored classes have new images: herd them again
             self.memory.labeled = self._herded(self.memory.labeled)
-        self.memory.update(self._herded(step.labeled), self.classes, "first", seeded(self.setting.seed, "unused"))
+        self.memory.update(self._herded(step.labeled), self.classes, seeded(self.setting.seed, "unused"), "first")
         self.means = self._means()
         return StepReport(self.phases.reports())
 
@@ -128,7 +123,7 @@ class Icarl:
         return -torch.cdist(self._features(images), self.means).square()
 
     def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """As Mammoth evaluated in the years of the paper: without the ReLU after the first convolution."""
+        """As Mammoth evaluated at the time of the paper: without the ReLU after the first convolution."""
         if not len(self.means):
             return {}
         bare, kept = without_stem_relu(self.model), self.memory.labeled
@@ -174,7 +169,7 @@ class Icarl:
 def without_stem_relu(model: Classifier) -> Classifier:
     """A frozen copy that lacks the activation after its first convolution and norm, where there is one."""
     bare = frozen_copy(model)
-    bare.compiles = False  # a graph of its own is not worth compiling for one evaluation
+    bare.compiles = False  # compiling it for one evaluation would not pay off
     layers = bare.backbone.layers
     if isinstance(layers, nn.Sequential) and isinstance(layers[2], nn.ReLU):
         layers[2] = nn.Identity()

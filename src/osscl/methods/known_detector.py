@@ -1,4 +1,4 @@
-"""What looks known: Gaussians of the classes seen, from their statistics, against one of everything unlabelled."""
+"""Detect known images: Gaussians of the classes seen, from their statistics, against one of all unlabelled rows."""
 
 from dataclasses import dataclass, replace
 
@@ -21,7 +21,7 @@ FOLDS = 5  # of a class's images, each scored without its labels to find the thr
 
 @dataclass(frozen=True)
 class Background:
-    """The Gaussian of everything unlabelled."""
+    """The Gaussian of all unlabelled rows."""
 
     mean: Tensor  # (d,)
     covariance: Tensor  # (d, d)
@@ -35,7 +35,7 @@ class Background:
 
 @dataclass(frozen=True)
 class CompactBackground:
-    """What a detector needs besides class statistics, as it is kept within a byte budget."""
+    """What a detector needs besides class statistics, in the form that is kept within a byte budget."""
 
     mean: Tensor  # (d,) float16
     diagonal: Tensor  # (d,) float16
@@ -49,7 +49,7 @@ class CompactBackground:
 
 @dataclass(frozen=True)
 class KnownDetector:
-    """Gaussians in a head's space: one per class, all of one shape, and one of everything unlabelled.
+    """Gaussians in a head's space: one per class, with a shared covariance, and one of all unlabelled rows.
 
     The score is the relative Mahalanobis distance of Ren et al. (arXiv:2106.09022), with a background of unlabelled
     rows instead of all training rows.
@@ -67,7 +67,7 @@ class KnownDetector:
         return replace(self, means=drop_row(self.means, row), width=drop_row(self.width, row))
 
     def score(self, x: Tensor) -> Tensor:
-        """Scores of rows (n, d), in (-1, 1): higher is more like a class seen."""
+        """Scores of rows (n, d), in (-1, 1): higher is more like a seen class."""
         x = x.double()
         y = x @ self.class_precision
         own = ((self.means @ self.class_precision) * self.means).sum(1)
@@ -86,7 +86,7 @@ def background_of(unlabeled: Tensor) -> Background:
 def detector_of(statistics: ClassStatistics, background: Background, threshold: float = 0.0) -> KnownDetector:
     """The detector of these Gaussians."""
     labels = statistics.labels[statistics.labels > 0].double()
-    freedom = 1 - (1 / labels).mean()  # Bessel's correction, averaged over classes: means are of the same few rows
+    freedom = 1 - (1 / labels).mean()  # Bessel's correction, averaged over classes: means come from the same few rows
     spread = statistics.spread / freedom if freedom > 0 else statistics.spread
     means = statistics.means[statistics.labels > 0]
     precisions = _inverse(spread), background.mean, _inverse(background.covariance)
@@ -115,7 +115,7 @@ def fit_detector(
 
     `x` has all views of the data, in the same space. If no image can be scored that way, the `last` threshold is kept;
     None is returned if there is none (every class of the first step has a single label). With a `rank`, all covariances
-    are those that so many directions keep.
+    are reduced to that many directions.
     """
     fit, targets = data.fit, data.fit.targets()
     background = background if rank is None else background.approximate(rank)

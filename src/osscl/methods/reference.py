@@ -48,10 +48,10 @@ class ReferenceConfig:
     batch: int = 512
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     ema: float = 0.99  # BYOL: share of the target network that stays at each update
-    ema_end: float | None = added_later(None, legacy=None)  # BYOL: to which it rises on a cosine; constant where null
+    ema_end: float | None = added_later(None, legacy=None)  # BYOL: its last value, on a cosine; null: constant
     predictor: int = 512  # BYOL: hidden width
     pretrained: bool = False  # trained once on the whole pools before the first step, then frozen (Table 16)
-    min_updates: int = added_later(0, legacy=0)  # per step; a schedule takes its share of it
+    min_updates: int = added_later(0, legacy=0)  # per step, scaled by the schedule's share
 
     def __post_init__(self) -> None:
         require_declared(self)
@@ -85,7 +85,9 @@ class Reference:
                 self.predictor = projector(config.net.dim, config.predictor, config.net.dim, norm=True)
             self.predictor = self.predictor.to(self.runtime.device)
             self.target = frozen_copy(self.encoder, batch_statistics=True)
-            self.target_moves = torch.tensor(1 - config.ema, device=self.runtime.device)  # by this share of the way
+            self.target_moves = torch.tensor(
+                1 - config.ema, device=self.runtime.device
+            )  # share of the way to the encoder
         self.history: dict[str, str] = {}  # by step at which it learned: digest of all t and U_t up to that step
 
     @property

@@ -37,7 +37,7 @@ class LearnerConfig:
     tau_student: float = 0.2  # tau''
     epochs: int = 200  # E_S, passes over T_t, M and T-hat
     batch: int = 512
-    min_updates: int = 0  # per step; a schedule takes its share of it
+    min_updates: int = 0  # per step, scaled by the schedule's share
     teacher_statistics: Literal["eval", "batch"] = "eval"  # batch norms of both teachers
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
 
@@ -62,7 +62,9 @@ class UrslConfig:
     def __post_init__(self) -> None:
         require_declared(self)
         if self.reference.pretrained and not self.needs_reference:
-            raise SpecError("reference.pretrained=true needs a part that uses the reference")
+            raise SpecError(
+                "reference.pretrained=true needs a reference: learner.lam > 0, or gate.pseudo other than none"
+            )
         if self.gate.epochs_as != "used" and not self.needs_reference:
             raise SpecError(f"gate.epochs_as={self.gate.epochs_as} needs a reference network to find T-hat with")
         if self.memory.policy != "random" and not self.needs_reference:
@@ -189,10 +191,10 @@ class Ursl:
         self.head = fit_head(self.config.head, fit)
 
     def update_memory(self, step: Step) -> None:
-        """Equally many images of every class; ranked by the reference where the policy says so."""
+        """Keep equally many images of every class, ranked by the reference if the policy needs it."""
         policy = self.config.memory.policy if self.gate is not None else "random"
         rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, policy, rng, self.confidence)
+        self.memory.update(step.labeled, self.classes, rng, policy, self.confidence)
 
     def confidence(self, rows: Labeled) -> Tensor:
         """Cosine of each image of one class to its prototype."""
@@ -220,12 +222,12 @@ class Ursl:
         return self.gate.threshold if self.gate is not None else None
 
     def known_scores(self, images: Tensor) -> Tensor:
-        """S(x), (n,)."""
+        """S(x), (n,): the largest cosine to a prototype."""
         assert self.reference is not None and self.gate is not None
         return self.gate.score(in_chunks(self.reference.encoder, images))[0]
 
     def features(self, images: Tensor) -> Tensor:
-        """Features of the reference, which has seen more than the labelled classes; else of the learner."""
+        """Features of the reference, which has seen more than the labelled classes, or else of the learner."""
         trained = self.reference is not None and self.reference.trained
         return in_chunks((self.reference.encoder if trained and self.reference else self.learner).features, images)
 

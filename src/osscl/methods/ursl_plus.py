@@ -38,8 +38,8 @@ class UrslPlusConfig(UrslConfig):
     head: HeadConfig = field(default_factory=lambda: HeadConfig(solver="ridge"))
     start: Literal["random", "reference"] = "reference"  # the learner's weights at t = 1
     reference_weight: float = 0.5  # of the second head in the prediction; 0: no second head
-    # Heads also learn from rows above tau_id: their class is the heads' own answer if that is a new class, else the
-    # answer of the agent before this step, which had more labels of past classes.
+    # Heads also learn from rows above tau_id. Their class is the prediction of the heads if that is a new class, else
+    # the prediction of the agent before this step, which had more labels of past classes.
     pseudo_labels: bool = True
     statistics: bool = True  # labels that leave M are kept as class means and one covariance
     # Share of |M| images' worth of bytes for statistics, in half precision; the rest is for images. None: no limit.
@@ -50,7 +50,7 @@ class UrslPlusConfig(UrslConfig):
         super().__post_init__()
         require(0 <= self.reference_weight <= 1, self, "reference_weight", "in [0, 1]")
         if self.start == "reference" and self.learner.net != self.reference.net:
-            raise SpecError("start=reference needs learner.net and reference.net of one shape")
+            raise SpecError("start=reference needs the same learner.net and reference.net")
         if self.statistics and self.head.solver != "ridge":
             raise SpecError("statistics=true needs head.solver=ridge")
         if self.statistics_share is not None:
@@ -72,7 +72,7 @@ class UrslPlus(Ursl):
     def __init__(self, config: UrslPlusConfig, setting: Setting, runtime: Runtime) -> None:
         super().__init__(config, setting, runtime)
         self.reference_head: Head | None = None
-        self.previous_labels: Tensor | None = None  # answers for U_t before step t
+        self.previous_labels: Tensor | None = None  # predictions for U_t before step t
         self.tracker = StatisticsTracker()
         self.detector: KnownDetector | CompactBackground | None = None
         self.image_bytes = setting.images.channels * setting.images.size**2
@@ -98,7 +98,7 @@ class UrslPlus(Ursl):
 
     @property
     def needs_snapshot(self) -> bool:
-        """Whether U_t must be seen before the step's training."""
+        """Whether U_t must be embedded before the step's training."""
         return self.head is not None and (self.config.statistics or self.config.pseudo_labels)
 
     def train_learner(self, step: Step, found: Segregated) -> None:
@@ -109,7 +109,7 @@ class UrslPlus(Ursl):
         super().train_learner(step, found)
 
     def fit_head(self, step: Step, found: Segregated) -> None:
-        """Both heads, once from labels and once more with pseudo-labels; then what the next step needs."""
+        """Fit both heads, once to labels and once more with pseudo-labels; keep what the next step needs."""
         config = self.config.head
         fit = head_fit(self.learner, step, self.memory, self.classes, self.setting)
         fits = {"learner": StatisticsFit(fit)}
@@ -159,7 +159,7 @@ class UrslPlus(Ursl):
         return self.setting.memory * self.image_bytes
 
     def byte_plan(self, classes: int) -> BytePlan:
-        """How the bytes of |M| images are split once there are so many classes."""
+        """How the bytes of |M| images are split for this number of classes."""
         heads, share = self.heads(), self.config.statistics_share
         assert share is not None
         widths = [len(head.center) for head in heads.values()]
@@ -176,8 +176,8 @@ class UrslPlus(Ursl):
         room = self.budget - bytes_of(statistics)
         if room < 0:
             raise SpecError(
-                f"{len(self.classes)} classes need {bytes_of(statistics):,} bytes of statistics, and a memory of "
-                f"{self.setting.memory} images has {self.budget:,}; use ursl-plus-unlimited or a larger memory"
+                f"{len(self.classes)} classes need {bytes_of(statistics):,} bytes of statistics, but a memory of "
+                f"{self.setting.memory} images has only {self.budget:,}; use ursl-plus-unlimited or a larger memory"
             )
         self.memory.budget = room // self.image_bytes
         super().update_memory(step)
@@ -198,7 +198,7 @@ class UrslPlus(Ursl):
     def forget(self, column: int) -> None:
         super().forget(column)
         self.reference_head = self.reference_head.without(column) if self.reference_head is not None else None
-        if isinstance(self.detector, KnownDetector):  # a compact one has nothing of single classes
+        if isinstance(self.detector, KnownDetector):  # a compact one holds nothing about single classes
             labels = self.tracker.current["reference"].labels  # a class without any has no Gaussian
             if labels[column] > 0:
                 self.detector = self.detector.without(int((labels[:column] > 0).sum()))

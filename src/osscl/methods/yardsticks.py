@@ -1,21 +1,30 @@
-"""Two yardsticks: a head on the reference alone, without a learner; and plain training on all labels at hand."""
+"""Two yardsticks: a head on the reference, without a learner; and plain training on all available labels."""
 
 from dataclasses import dataclass, field
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from osscl.config import require, require_declared, require_positive
+from osscl.config import require_declared
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import OUR_HEAD, Head, HeadConfig, fit_head
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, new_classifier, rebuilt
+from osscl.methods.base import (
+    Phases,
+    Runtime,
+    Setting,
+    State,
+    StepReport,
+    head_fit,
+    new_classifier,
+    rebuilt,
+    require_classifier,
+)
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
 from osscl.stream.step import Step
-from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import in_chunks
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 
@@ -63,8 +72,7 @@ class ReferenceOnly:
         with self.phases.timed("head"):
             fit = head_fit(self.reference.encoder, step, self.memory, self.classes, self.setting)
             self.head = fit_head(self.config.head, fit)
-            rng = seeded(self.setting.seed, "memory", step.index)
-            self.memory.update(step.labeled, self.classes, "random", rng)
+            self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         return StepReport(self.phases.reports())
 
     def predict(self, images: Tensor) -> Tensor:
@@ -101,10 +109,7 @@ class SupervisedConfig:
     optimiser: OptimiserConfig = COSINE
 
     def __post_init__(self) -> None:
-        require_backbone(self.backbone)
-        require_declared(self)
-        require_positive(self, "epochs")
-        require(self.batch > 1, self, "batch", "at least 2")
+        require_classifier(self)
 
     @property
     def demo_changes(self) -> dict[str, int]:
@@ -131,8 +136,7 @@ class Supervised:
             self.classes.extend(step.new_classes)
             self.memory.add(step.further)
         self.train(concat(step.labeled, self.memory.labeled))
-        rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, "random", rng)
+        self.memory.update(step.labeled, self.classes, seeded(self.setting.seed, "memory", step.index))
         return StepReport(self.phases.reports())
 
     def train(self, pool: Labeled) -> None:

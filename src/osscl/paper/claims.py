@@ -127,7 +127,7 @@ class Finding:
 
     @property
     def needs(self) -> Needs | None:
-        """What would decide the claim; None where it is decided, or a trial."""
+        """What would decide the claim; None if it is decided, or a trial."""
         if self.verdict.kind != "undecided":
             return None
         if self.claim.unsettled:

@@ -21,16 +21,9 @@ class Point:
     values: tuple[float, ...]  # one per seed
 
     @property
-    def mean(self) -> float | None:
-        return mean(self.values) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        return sample_std(self.values)
-
-    @property
     def number(self) -> Number | None:
-        return None if self.mean is None else Number(self.mean, self.std, len(self.values), digits=3)
+        """Their mean and spread."""
+        return Number(mean(self.values), sample_std(self.values), len(self.values), digits=3) if self.values else None
 
 
 def gate_points(records: Sequence[RunRecord], field: str) -> list[Point]:
@@ -68,7 +61,8 @@ def gate_svg(title: str, about: str, records: Sequence[RunRecord]) -> str:
 
 
 def _panel(name: str, points: Sequence[Point], shift: int) -> str:
-    known = [(point.classes, point.mean, point.std or 0.0) for point in points if point.mean is not None]
+    numbers = ((point.classes, point.number) for point in points)
+    known = [(x, number.value, number.spread or 0.0) for x, number in numbers if number is not None]
     most = max((point.classes for point in points), default=1)
 
     def at(classes: int, value: float) -> tuple[float, float]:

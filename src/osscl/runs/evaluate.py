@@ -33,7 +33,7 @@ def evaluate(method: Method, stream: Stream, t: int) -> tuple[tuple[float, ...],
 
 
 def evaluate_other_heads(method: Method, stream: Stream) -> dict[str, float] | None:
-    """After the last step: % over all classes with each other head of a method that has some."""
+    """After the last step: % over all classes with each alternative head; None for methods without one."""
     if not isinstance(method, OtherHeads):
         return None
     rows = [stream.evaluation(k) for k in range(len(stream))]
@@ -54,7 +54,7 @@ def finite_logits(method: Method, images: Tensor, t: int) -> Tensor:
 
 
 def refuse_divergence(report: StepReport, t: int) -> None:
-    """Refuse a report that is not finite after each step, not only at the end of the run."""
+    """Raise if a number of the report is not finite: after each step, not only at the end of the run."""
     gate = report.gate
     thresholds = {} if gate is None else {"threshold": gate.threshold, "pseudo_threshold": gate.pseudo_threshold}
     for name, value in {**report.notes, **thresholds}.items():
@@ -63,7 +63,7 @@ def refuse_divergence(report: StepReport, t: int) -> None:
 
 
 def refuse_divergent_loss(where: Progress, t: int) -> None:
-    """Check the loss periodically, because reading it synchronizes the device, and at the end of each phase."""
+    """Raise if the loss is not finite; checked periodically, since reading it waits for the device, and at the end."""
     is_due = where.update % UPDATES_BETWEEN_CHECKS == 0 or where.update == where.updates
     if is_due and where.loss is not None and not math.isfinite(loss := float(where.loss)):
         raise Diverged(

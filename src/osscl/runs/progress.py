@@ -32,7 +32,7 @@ class PlainProgress:
 
     def __init__(self, title: str, file: TextIO | None = None) -> None:
         self.title = printable(title)
-        self.file = file  # stdout, as it is at the time of printing, if None
+        self.file = file  # None: stdout at the time of printing
         self.phase = ("", -1)
         self.reported = 0.0
         self.first = Progress("", 0, 0, 0)  # report of the current phase, and its time

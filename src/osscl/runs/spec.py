@@ -28,10 +28,12 @@ class ForeignConfig:
 
 
 def require_own_name(schedule: Schedule) -> None:
-    """Refuse a changed schedule under the name of a known one."""
+    """Refuse a changed schedule with the name of a predefined one."""
     name = schedule.name
     if schedule != SCHEDULES.get(name, schedule):
-        raise SpecError(f"schedule.name={name} is another schedule; name this one, e.g. schedule.name=mine")
+        raise SpecError(
+            f"schedule.name={name} is a predefined schedule: give this one another name, e.g. schedule.name=mine"
+        )
 
 
 @dataclass(frozen=True)
@@ -195,7 +197,7 @@ def display_name(spec: RunSpec) -> str:
 
 
 def config_display_name(config: Any) -> str:
-    """The same for the config of a method of this package."""
+    """The display name of a config of this package."""
     return configuration_name(config) or f"{method_name(config)}*"
 
 

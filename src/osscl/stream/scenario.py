@@ -12,7 +12,7 @@ from osscl.data.benchmarks import dataset
 from osscl.errors import SpecError
 
 Regime = Literal["osscl", "only_supervised", "after", "before", "only_related", "only_unrelated", "non_iid"]
-PARTIAL = ("after", "before")  # regimes that draw all rows there are if those are fewer than requested
+PARTIAL = ("after", "before")  # regimes that draw all available rows if there are fewer than requested
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class ScenarioSpec:
     before_first: Literal["current", "skip"] = "current"  # before, t = 1: there is no past class to draw from
     validation_share: float = 0.0  # of the main training rows; if > 0, accuracy is measured on them, not on test rows
     imbalance: float = 1.0  # training images of the largest class over those of the smallest
-    class_order: Literal["random", "natural"] = added_later(
-        "random", legacy="random"
-    )  # natural: as the set numbers them
+    class_order: Literal["random", "natural"] = added_later("random", legacy="random")  # natural: by class number
 
     def __post_init__(self) -> None:
         require(isinstance(self.peripheral, tuple), self, "peripheral", "a tuple of names")

@@ -43,7 +43,7 @@ class StepRows:
     labeled: Tensor  # rows of the main bank
     sources: Tensor  # (m,) of each unlabelled row: 0 the main bank, k the k-th peripheral one
     unlabeled: Tensor  # (m,) its row there
-    asked: int  # unlabelled rows that the spec requests; more than m where After or Before have fewer
+    asked: int  # unlabelled rows that the spec requests; in After and Before, fewer may be available
 
 
 @dataclass(frozen=True)

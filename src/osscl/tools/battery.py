@@ -1,4 +1,4 @@
-"""`check_method`: what every method must do, tried on a toy stream; also for other packages' methods."""
+"""`check_method`: what every method must do, checked on a toy stream; also for methods of other packages."""
 
 import tempfile
 from collections.abc import Callable
