@@ -348,7 +348,7 @@ def test_a_mistake_in_a_spec_file_is_named(refused, spec, tmp_path, field, value
         ("--stream", ["digits", "--seed 0", "--memory 30", "--set scenario.related=9"]),
     ],
 )
-def test_nothing_that_a_file_defines_may_be_given_beside_it(refused, spec, stream_text, tmp_path, option, flags):
+def test_options_that_a_file_defines_are_refused_beside_it(refused, spec, stream_text, tmp_path, option, flags):
     (tmp_path / "file").write_text(yaml.safe_dump(spec) if option == "--spec" else stream_text)
     for flag in flags:
         named = "the experiment" if flag == "digits" else flag.split()[0]
@@ -472,7 +472,7 @@ def test_a_run_records_every_commit_it_ran_on_once(osscl, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("stopped_early", [False, True])
-def test_a_reference_from_a_shared_device_gives_no_time(stopped_early, osscl, tmp_path, monkeypatch):
+def test_a_reference_trained_on_a_shared_device_has_no_valid_time(stopped_early, osscl, tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
     if stopped_early:  # the device is shared until the first checkpoint, inside the reference
         assert osscl(*DIGITS, "--shared-device", "--max-minutes", "0")[0] == 3
@@ -485,7 +485,7 @@ def test_a_reference_from_a_shared_device_gives_no_time(stopped_early, osscl, tm
     assert {phase.cached for record in records for phase in record.steps[0].phases} == {True, False}
 
 
-def test_a_reference_from_another_device_gives_no_time(osscl, tmp_path, monkeypatch):
+def test_a_reference_trained_on_another_device_has_no_valid_time(osscl, tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
     assert osscl(*DIGITS)[0] == 0
     for kept in (tmp_path / "cache" / "references").glob("*.safetensors"):

@@ -31,7 +31,7 @@ def test_the_report_of_the_recorded_runs_is_one_file(osscl, tmp_path):
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_what_cannot_be_reported_is_one_line(refused, tmp_path):
+def test_what_cannot_be_reported_is_refused_in_one_line(refused, tmp_path):
     (tmp_path / "empty").mkdir()
     refused("report", "nowhere", words="no file or folder nowhere")
     (tmp_path / "report.html").write_text("mine")

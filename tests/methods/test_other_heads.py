@@ -85,7 +85,7 @@ def test_other_heads_are_evaluated_on_all_classes_after_the_last_step(stream):
     assert evaluate(agent, stream, len(stream) - 1)[1] == pytest.approx(100 / 6, abs=0.1)
 
 
-def test_a_record_carries_them(tmp_path):
+def test_a_record_has_the_accuracy_of_every_other_head(tmp_path):
     digits = replace(EXPERIMENTS["digits"], classes_per_step=(2, 2), related=48, unrelated=48)
     tiny = Schedule("tiny", max_updates=1, row_cap=96, small_net=True)
     spec = RunSpec(digits, on_small_net(CONFIGURATIONS["gd"]), tiny)

@@ -146,7 +146,7 @@ def test_both_heads_fit_the_labels(solver, centred, stream):
     assert right.float().mean() > 0.9
 
 
-def test_the_head_uses_the_memory_as_it_was_during_the_step(stream, monkeypatch):
+def test_the_head_uses_the_memory_before_its_update(stream, monkeypatch):
     sizes = []
     monkeypatch.setattr(
         ursl, "fit_head", lambda config, fit: sizes.append(fit.images_by_class().tolist()) or fit_head(config, fit)

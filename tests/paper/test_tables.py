@@ -518,7 +518,7 @@ def test_copies_of_a_record_count_once_and_a_different_one_of_its_id_is_named(os
     assert shown.count("(n=1)") == 1 and f"is another record of {record.id}" in errors
 
 
-def test_of_records_of_one_run_in_two_folders_the_first_counts(one_record, tmp_path):
+def test_the_first_of_two_records_of_one_run_counts(one_record, tmp_path):
     cell, record = one_record
     for place, final in (("results", 1.0), ("runs", 2.0)):
         (tmp_path / place).mkdir()
@@ -599,7 +599,7 @@ def test_runs_that_shared_their_device_count_as_not_recorded_where_minutes_are_s
     assert counts["T6"] == "0" and counts["T4"] == "1"  # unchanged ursl, whose accuracy counts
 
 
-def test_they_are_repeated_once_and_their_records_stay(osscl, shared, tmp_path, monkeypatch):
+def test_runs_without_a_valid_time_are_repeated_once_and_their_records_stay(osscl, shared, tmp_path, monkeypatch):
     command, records = shared
     before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*.json")}
     code, shown, errors = osscl(*command)

@@ -22,7 +22,7 @@ from osscl.vision.encoder import ImageFormat
 COLOUR, GREY = ImageFormat(3, 8, (0.5,) * 3, (0.5,) * 3), ImageFormat(1, 8, (0.5,), (0.5,))
 
 
-def test_the_gate_is_judged_by_what_the_rows_are():
+def test_the_gate_is_judged_against_the_true_classes_of_its_rows():
     stream = toy_stream()
     truth = stream.truth(0)
     seen, unseen, foreign = (kind.nonzero().squeeze(1) for kind in (truth.seen, truth.unseen, truth.foreign))
@@ -137,7 +137,7 @@ def test_a_spec_of_the_wrong_kinds_is_refused(change, words):
         replace(make_spec(EXPERIMENTS["digits"], "gem", "smoke", 0), **change)
 
 
-def test_one_name_is_no_tuple_of_names():
+def test_a_single_name_is_not_taken_for_a_tuple_of_names():
     with pytest.raises(SpecError, match="peripheral must be a tuple of names, got 'letters'"):
         replace(EXPERIMENTS["digits"], peripheral="letters")
 

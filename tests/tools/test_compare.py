@@ -214,7 +214,7 @@ def test_other_memories_settings_and_runs_without_a_partner_are_named(typed, tmp
     assert f"A: {setting_words(BASE.spec.scenario)}; B: {setting_words(other)}" in " ".join(shown.split())
 
 
-def test_rows_are_sorted_under_their_setting_and_fit_80_columns(typed, results, monkeypatch):
+def test_rows_are_grouped_by_setting_and_fit_80_columns(typed, results, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     fewer = replace(BASE.spec.scenario, memory=120)
     for name, method in (("A-one", BASE.spec.method), ("B-one", CHANGED)):

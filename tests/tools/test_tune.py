@@ -104,7 +104,7 @@ def test_the_papers_choice_is_in_its_own_space():
     assert own_point(space_of([], "paper", URSL), URSL) is None  # its optimisers differ
 
 
-def test_what_is_written_beside_a_named_space_wins():
+def test_an_entry_given_with_a_named_space_overrides_it():
     space = space_of(["learner.lam=[1, 2]"], "paper", URSL)
     assert Choice("learner.lam", ("1.0", "2.0")) in space and len(space) == len(PAPER)
 

@@ -25,7 +25,7 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and exit.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Show what caches and leftovers use, and delete them on confirmation. Records, specs and models stay."""
+    """Show the space that caches and leftovers use, and delete them if confirmed. Records, specs and models stay."""
     from osscl.cli.show import console, counted, new_table
     from osscl.data.cache import cache_dir
     from osscl.errors import UserError

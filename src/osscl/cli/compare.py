@@ -187,7 +187,7 @@ def claims(
     results: opt.Results = None,
     out: opt.Out = Path("runs"),
 ) -> None:
-    """Check the paper's comparative claims on recorded pairs of identical streams; nothing is run."""
+    """Check the paper's comparative claims on recorded pairs of runs with identical streams; nothing is run."""
     from osscl.report.paper_comparison import claim_notes, claims_table, sorted_findings, summary
     from osscl.runs.spec import schedule as schedule_of
 

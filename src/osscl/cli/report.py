@@ -36,7 +36,7 @@ def report(
         bool, typer.Option("--watch", help="Update the page while runs finish, until Ctrl-C; it reloads itself.")
     ] = False,
 ) -> None:
-    """Make one page of records, or of an agent, that opens from disk; or print the headline table of records."""
+    """Write one HTML page about records, or about an agent; or print the headline table of records."""
     from osscl.report.formats import RENDERERS
     from osscl.report.tables import headline_table
     from osscl.storage import write_text

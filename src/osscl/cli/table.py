@@ -47,7 +47,7 @@ def table(
     shared_device: opt.SharedDevice = False,
     track: opt.Track = None,
 ) -> None:
-    """Print a table, figure or limitation of the paper, our numbers beside its own; run what is missing."""
+    """Print a table, figure or limitation of the paper with our numbers beside its own; run what is missing."""
     from osscl.paper.tables import FIGURES, table_named
     from osscl.storage import refuse_to_overwrite
 
@@ -146,7 +146,7 @@ def show_plan(request: opt.TableRequest, recorded: opt.Recorded, execution: opt.
     ]
     if missing.untimed:
         where = execution.for_timing().options.out
-        notes.insert(0, f"Recorded without a time that counts, to be repeated in {where}: {len(missing.untimed)}.")
+        notes.insert(0, f"Recorded without a valid time, to be repeated in {where}: {len(missing.untimed)}.")
     show_table(ResultTable(title, columns, rows, tuple(notes)), "text")
 
 

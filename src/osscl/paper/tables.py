@@ -114,7 +114,7 @@ T3 = main_table(
 
 Changes = tuple[str, ...]
 
-INFERRED = "P and |M| are not stated; inferred from the cell that another table has too"
+INFERRED = "P and |M| are not stated; they are inferred from a cell that another table shares"
 ONLY_SUPERVISED = "only-supervised is Co2L's cell of T2, and URSL with an empty U_t, which the paper does not have"
 
 
@@ -162,7 +162,7 @@ T5 = Table("T5", "segregation left out", variants({
 }), (
     "T-hat for L_sup and L_TD in variants 3 and 4, U-hat for L_KD in variants 2 and 4, otherwise all of U_t",
     "T-hat holds rows of past classes only, because the text says that pseudo-labels are not used directly",
-), ("the paper's text compares other pairs than 1-3 and 2-4, in which T-hat differs",))  # fmt: skip
+), ("T-hat differs between 1 and 3 and between 2 and 4; the paper's text compares other pairs",))  # fmt: skip
 
 
 def minutes(row: str, column: str, measure: Measure, published: float) -> Cell:
@@ -178,7 +178,7 @@ T6 = Table("T6", "minutes per task, lower is better", with_ours((
     minutes("ursl", "reference", "later reference", 15.75),
     minutes("ursl", "learner", "learner", 12),
 )), ("the reference's minutes are per step after the first",), (
-    "the paper's minutes are on one RTX 3080 Ti, ours on the device that is named",
+    "the paper's minutes are for one RTX 3080 Ti, ours for the device named above",
     "the caption says per task, the text per epoch; the ratio of 63 to 15.75 confirms the caption",
     "in the paper, a step after the first trains the reference for 100 epochs",
 ))  # fmt: skip
@@ -193,7 +193,7 @@ T9 = Table("T9", "unlabelled images of later classes only, or of earlier classes
     "after: classes of this step and later ones; before: earlier classes, and at the first step its own",
     ONLY_SUPERVISED,
 ), (
-    "the caption names cifar10 as peripheral, but the text says that nothing is unrelated: no peripheral set is used",
+    "the caption names cifar10 as peripheral, but the text says that no image is unrelated: no peripheral set is used",
     "U_t holds at most 9000 images",
 ), short="only later or earlier classes")  # fmt: skip
 
@@ -215,7 +215,7 @@ T11 = Table("T11", "a part of the main classes in each U_t", (
         "osscl": ((30.4, 0.2), ABLATION),
     }),
 ), (
-    "at each step, classes are drawn from all of the main set, and the related images are of these",
+    "at each step, classes are drawn from the whole main set, and the related images show these",
     ONLY_SUPERVISED,
 ), short="a part of the main classes")  # fmt: skip
 
@@ -460,11 +460,11 @@ def _main_cells() -> tuple[Cell, ...]:
 
 
 MAIN = Table("main", "Main results", _main_cells(), (
-    "kept are bytes of past data after the last step, images and statistics; an image has 3,072",
-    "with our head, dm and gd have a ridge head on the same networks; reference-only is that head without a learner",
+    "kept counts the bytes of past data after the last step, images and statistics; an image has 3,072",
+    "our head on dm and gd is a ridge head on the same networks; reference-only has that head without a learner",
 ), (
     OURS,
-    "with co2l-authors, lengths, rates, head and class order are those of Co2L's code; its authors report 65.6",
+    "co2l-authors has the epochs, rates, head and class order of Co2L's code; its authors report 65.6",
     "supervised is the same network trained on all labels at once, an upper bound",
     "in cifar100-p05, ursl-plus-unlimited keeps 5.0 MB of statistics and 4.6 MB to tell what looks known, beside the "
     "memory's 1.5 MB; records of earlier versions have no count",
