@@ -138,7 +138,7 @@ def test_repeating_a_finished_command_does_nothing(typed, folders):
         assert code == 0 and "nothing new: all of these images have been learned" in shown
         assert (place / "model.safetensors").read_bytes() == before
     code, shown, _ = typed("inspect", place, *CPU)
-    assert "earlier models (see `osscl back`): model-1" in shown and "interrupted" not in shown
+    assert "other models (see `osscl back`): model-1" in shown and "interrupted" not in shown
 
 
 def test_file_names_are_printed_in_one_line(typed, folders):

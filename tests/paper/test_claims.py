@@ -220,7 +220,7 @@ def test_trials_are_left_out_and_decide_nothing_on_request(how, change):
     assert summary([finding]) == "1 claims: 1 tried."
     known = {one.id: one for one in records}
     left_out, shown = (claims_table(sorted_findings(known, t), known, t) for t in (False, True))
-    assert "Over 0 records. Left out: 6 " in left_out.notes[1] and "Tried: 6 " in shown.notes[1]
+    assert "Over 0 of 6 records. Left out: 6 " in left_out.notes[1] and "Tried: 6 " in shown.notes[1]
     assert shown.rows[0][:2] == ("L_TD helps", finding.verdict)
     real = list(pairs(HELPS, [1.0] * 3))
     assert found(HELPS, *real, *records) == found(HELPS, *real)
@@ -310,8 +310,9 @@ def test_a_summary_comes_first_and_blocks_fit_the_terminal(typed, on_disk, monke
     lines, words = shown.splitlines(), " ".join(shown.split())
     assert (code, errors) == (0, "") and max(map(len, lines)) <= width and len(lines) < 110
     others = len(CLAIMS) - sum(bool(found(claim, *pairs(HELPS, [1.0]))[0].compared) for claim in CLAIMS)
-    counts = f"{len(CLAIMS)} claims: at paper 1 hold, 2 undecided; at short 3 undecided; {others} without a pair."
-    assert words.startswith(f"{counts} L_TD helps: holds at paper ") and "Over 8 records." in words
+    counts = f"{len(CLAIMS)} claims: 1 hold, 2 undecided at paper; 3 undecided at short; {others} without a pair."
+    counts += " A claim counts at each schedule that has pairs of it."
+    assert words.startswith(f"{counts} L_TD helps: holds at paper ") and "Over 8 of 8 records." in words
     assert "T4 all-losses/ursl − without-td/ursl: +2.0 ± 1.0 (n=3), seeds 0, 1, 2; paper's +2.0" in words
     assert "L_TD helps: undecided at short T4 all-losses/ursl − without-td/ursl: +1.0 (n=1), seed 0 needs T4" in words
     assert "rainbow is level with random: undecided, needs T15, seeds 0-2" in words

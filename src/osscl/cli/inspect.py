@@ -57,10 +57,11 @@ def inspect(
         return
     if made.history:
         show_history(made)
+        _show_head(made)
     else:
         typer.echo("nothing learned yet")
     if earlier := [*earlier_models(agent)]:
-        typer.echo(f"earlier models (see `osscl back`): {', '.join(earlier)}")
+        typer.echo(f"other models (see `osscl back`): {', '.join(earlier)}")
     if is_locked(agent):
         typer.echo("another process is teaching this agent")
     elif interrupted:
@@ -90,6 +91,13 @@ def show_history(made: "ContinualClassifier") -> None:
         typer.echo(f"warning: {warning}")
 
 
+def _show_head(made: "ContinualClassifier") -> None:
+    from osscl.agent.photos import PhotoLearner
+
+    if isinstance(made.learner, PhotoLearner):
+        typer.echo(f"head: {made.learner.choice().head}")
+
+
 def _settings_line(made: "ContinualClassifier") -> str:
     from osscl.agent.network import NetworkLearner
 
@@ -103,9 +111,9 @@ def _settings_line(made: "ContinualClassifier") -> str:
             f"{images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
             f"memory {recipe.memory}"
         )
-    settings, head = learner.settings, learner.choice().head
+    settings = learner.settings
     return start + (
-        f"encoder {settings.encoder}, {settings.views} view{'s' * (settings.views > 1)}; head: {head}; "
+        f"encoder {settings.encoder}, {settings.views} view{'s' * (settings.views > 1)}; "
         f"memory {settings.memory}, reject {100 * settings.reject:g} %"
     )
 
@@ -118,15 +126,18 @@ def warnings_about(made: "ContinualClassifier") -> list[str]:
     if not learned:
         return []
     last, learner, found = learned[-1], made.learner, []
-    if last.let_in is not None and last.let_in > 0.5 * last.unlabeled:
-        found.append(f"{last.let_in} of {last.unlabeled} unlabelled images look known: most of the pile was let in")
+    trained = isinstance(learner, NetworkLearner)
+    if last.let_in is not None and last.let_in > (0.5 if trained else 0.9) * last.unlabeled:
+        found.append(f"{last.let_in} of {last.unlabeled} unlabelled images look known; unknown ones may go unnoticed")
     if isinstance(learner, NetworkLearner):
         width, pile = getattr(getattr(learner.agent, "encoder", None), "width", 0), last.unlabeled
     else:
         assert learner.knowledge is not None
         width, pile = max(learner.encoder.widths), learner.knowledge.world.count
     if pile < width:
-        found.append(f"{pile} unlabelled images are fewer than the {width} numbers of an embedding: give more")
+        found.append(
+            f"only {pile} unlabelled images for embeddings of {width:,} numbers; more make known/unknown safer"
+        )
     return found
 
 

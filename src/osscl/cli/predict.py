@@ -224,7 +224,7 @@ def _as_table(rows: "Sequence[dict[str, Any]]") -> None:
         cells["looks_known"] = {True: "yes", False: "no", None: DASH}[row["looks_known"]]
         cells["probability"] = number(row["probability"], 2)
         cells["then"] = ", ".join(f"{row[one]} {row[one.replace('class', 'probability')]:.2f}" for one in further)
-        cells |= {one: number(row[one], digits) for one, digits in (("score", 3), ("known_percent", 0)) if one in row}
+        cells |= {one: number(row[one], digits) for one, digits in (("score", 3), ("known_percent", 1)) if one in row}
         shown.add_row(*(str(cells[name]) for name in names))
     console().print(shown)
 

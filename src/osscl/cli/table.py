@@ -191,6 +191,7 @@ def tables_list(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "
     place = " on demo data" if on == "demo" else ""
     title = f"{len(rows)} tables, figures and limitations{place}: {sum(runs.values())} of {len(runs)} runs recorded."
     notes = (
+        "A run that several tables share counts in each of their rows, and once in the total.",
         f"Schedule {schedule}, seeds {seeds}. Where minutes are shown, a run counts as recorded once it is timed.",
         "Minutes: estimate for the missing runs from recorded timings, a shared reference counted once.",
         "Unknown: missing runs without a record to estimate from; not included in the minutes.",

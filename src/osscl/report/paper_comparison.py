@@ -222,11 +222,12 @@ def summary(found: Sequence[Finding]) -> str:
     for finding in found:
         if finding.schedule is not None and not finding.is_trial:
             by_schedule.setdefault(schedule_words(finding), []).append(finding.verdict.kind)
-    parts = [f"at {name} {_counts(kinds)}" for name, kinds in by_schedule.items()]
+    parts = [f"{_counts(kinds)} at {name}" for name, kinds in by_schedule.items()]
     tried = len({finding.claim.statement for finding in found if finding.is_trial})
     alone = sum(finding.schedule is None for finding in found)
     parts += [f"{count} {words}" for count, words in ((tried, "tried"), (alone, "without a pair")) if count]
-    return f"{len({finding.claim.statement for finding in found})} claims: {'; '.join(parts)}."
+    several = " A claim counts at each schedule that has pairs of it." if len(by_schedule) > 1 else ""
+    return f"{len({finding.claim.statement for finding in found})} claims: {'; '.join(parts)}.{several}"
 
 
 def _counts(kinds: Sequence[VerdictKind]) -> str:
@@ -242,7 +243,7 @@ def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
     if trials:
         over = f"Over {len(once)} records." + (f" Tried: {kind}, which decide nothing." if tried else "")
     else:
-        over = f"Over {len(once) - tried} records." + (f" Left out: {kind}." if tried else "")
+        over = f"Over {len(once) - tried} of {len(once)} records." + (f" Left out: {kind}." if tried else "")
     return (
         f"{over} The runs of a pair share schedule, seed, classes and test rows.",
         f"Undecided: fewer than {ENOUGH} paired seeds, or a mean within its standard error of the bound.",
