@@ -9,7 +9,7 @@ from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.tables import cell_of
 from osscl.report.formats import value_text
-from osscl.report.tables import headline_table, paper_of, published_beside
+from osscl.report.tables import headline_table, published_beside
 
 
 def row_of(record):
@@ -25,15 +25,14 @@ def test_schedules_never_share_a_row(ursl):
 def test_the_papers_number_is_beside_an_ablation_that_a_table_has(ursl):
     record = replace(ursl, spec=cell_of("T4", "without-td/ursl").spec(PAPER, 0))
     assert row_of(record)["the paper %"] == "28.4 ± 0.7" and published_beside(record) == (28.4, 0.7)
-    assert paper_of(record) is None  # it is not URSL itself
     fewer = replace(ursl, spec=cell_of("T12", "1000-9000/ursl").spec(PAPER, 0))
-    assert published_beside(fewer) == paper_of(fewer) == (21.0, 1.1)
+    assert published_beside(fewer) == (21.0, 1.1)
 
 
 def test_the_papers_number_is_not_beside_an_ablation_that_no_table_has(ursl, named):
     for config in (CONFIGURATIONS["labels-only"], override(CONFIGURATIONS["ursl"], ["learner.gamma=0"])):
         other = replace(ursl, spec=replace(ursl.spec, method=config))
-        assert published_beside(other) is paper_of(other) is None
+        assert published_beside(other) is None
 
 
 def test_beside_ours_the_papers_number_says_whose_it_is(ursl, named):

@@ -62,7 +62,7 @@ def test_lists_ranges_and_ties_are_read_in_the_types_of_their_fields():
         ("learner.lam", "a search must be"),
         ("learner.lambda=[1, 2]", "unknown field 'learner.lambda'"),
         ("lerner.lam=[1, 2]", "did you mean 'learner'"),
-        ("learner.lam.x=[1]", "not a field of a group"),
+        ("learner.lam.x=[1]", "'lam' is not a group of fields"),
         ("learner.lam=[1, -2]", "lam must be 0 or more"),
         ("learner.lam=[a]", "must be of type float"),
         ("learner.lam=[]", "values must be a list"),

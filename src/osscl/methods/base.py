@@ -1,4 +1,4 @@
-"""The contract between a method and its runner, and how training phases are run and resumed."""
+"""The contract between a method and its runner, phases that run and resume, and parts that methods share."""
 
 import contextlib
 import math

@@ -202,19 +202,13 @@ class Ursl:
         prototype = self.gate.prototypes[self.classes.index(int(rows.labels[0]))]
         return in_chunks(self.reference.encoder, rows.images) @ prototype
 
-    def forget(self, column: int) -> None:
-        """Delete a class's images, prototype and row of the head; the networks keep what they learned from it."""
-        assert self.classes == [*range(len(self.classes))] and self.head is not None
-        self.classes, self.scored = self.classes[:-1], None
-        self.memory.forget(column)
-        self.head = self.head.without(column)
-        self.gate = self.gate.without(column) if self.gate is not None else None
-
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         if self.head is None:
             raise RuntimeError("predict() before the first learn()")
         return self.head(in_chunks(self.learner.features, images))
+
+    # ----- not in Algorithm 1: what looks known, what is kept, forgetting, state
 
     @property
     def known_above(self) -> float | None:
@@ -228,15 +222,23 @@ class Ursl:
 
     def features(self, images: Tensor) -> Tensor:
         """Features of the reference, which has seen more than the labelled classes, or else of the learner."""
-        trained = self.reference is not None and self.reference.trained
-        return in_chunks((self.reference.encoder if trained and self.reference else self.learner).features, images)
+        encoder = self.reference.encoder if self.reference is not None and self.reference.trained else self.learner
+        return in_chunks(encoder.features, images)
 
     def kept(self) -> dict[str, Tensor]:
         """Images of M, and the prototypes and labelled scores of the gate."""
-        gate = vars(self.gate) if self.gate is not None else {}
-        return {"memory": self.memory.labeled.images} | {
-            f"gate.{name}": value for name, value in gate.items() if isinstance(value, Tensor)
-        }
+        kept = {"memory": self.memory.labeled.images}
+        if self.gate is not None:
+            kept |= {"gate.prototypes": self.gate.prototypes, "gate.labeled_scores": self.gate.labeled_scores}
+        return kept
+
+    def forget(self, column: int) -> None:
+        """Delete a class's images, prototype and row of the head; the networks keep what they learned from it."""
+        assert self.classes == [*range(len(self.classes))] and self.head is not None
+        self.classes, self.scored = self.classes[:-1], None
+        self.memory.forget(column)
+        self.head = self.head.without(column)
+        self.gate = self.gate.without(column) if self.gate is not None else None
 
     def state(self) -> State:
         return {

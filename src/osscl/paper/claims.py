@@ -17,7 +17,7 @@ from osscl.tools.compare import PairedDifference, Pairs, pair_by_seed, same_stre
 
 LEVEL = 1.0  # points of accuracy that count as no difference
 SMALL = 2.0  # points of accuracy that count as a small difference
-TRIALS = (SMOKE.name, DEMO.name)  # schedules that show that something runs, and nothing about the paper
+TRIALS = (SMOKE.name, DEMO.name)  # schedules that only show that something runs
 
 Quantity = Literal["accuracy", "minutes", "auroc", "precision"]
 Data = Literal["paper", "demo"]
@@ -47,8 +47,8 @@ class Comparison:
 class Claim:
     """A statement about differences.
 
-    It holds where every mean difference is from `low` to `high`, or above 0 where `low` is 0, and is refuted where one
-    is not. A mean within a standard error of those bounds leaves it undecided.
+    It holds if every mean difference lies between `low` and `high` (above 0 if `low` is 0), and is refuted if one does
+    not. A mean within a standard error of a bound leaves it undecided.
     """
 
     statement: str
@@ -81,7 +81,7 @@ class Compared:
         low, middle, high = (self.difference.mean + shift for shift in (-error, 0.0, error))
         if claim.fits(low) and claim.fits(high):
             return "holds"
-        is_wider = low < claim.low and high > claim.high  # the error exceeds all that is allowed
+        is_wider = low < claim.low and high > claim.high  # the error exceeds the whole allowed range
         return "undecided" if is_wider or any(map(claim.fits, (low, middle, high))) else "refuted"
 
 
@@ -145,7 +145,7 @@ class Finding:
 
 
 def _further_seeds(paired: Sequence[int]) -> list[int]:
-    """The first unused seeds: as many as are lacking, or as many again where enough seeds disagree."""
+    """The first unused seeds: as many as are missing, or as many again if there are enough and they disagree."""
     free = (seed for seed in itertools.count() if seed not in paired)
     return list(itertools.islice(free, ENOUGH if len(paired) >= ENOUGH else ENOUGH - len(paired)))
 
@@ -162,7 +162,7 @@ def only_tries(schedule: Schedule) -> bool:
 
 
 def versus(table: str, better: str, worse: str, against: str | None = None) -> Comparison:
-    """Two cells by name; `against` is the table of the second where it is another."""
+    """Two cells by name; `against` is the table of the second if it is not the first one's."""
     return Comparison(table, cell_of(table, better), cell_of(against or table, worse))
 
 

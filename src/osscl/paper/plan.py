@@ -31,7 +31,7 @@ class Cost:
 def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[str]]:
     """Every record below these folders, the first of each id, and one problem per file that is left out.
 
-    The first record with a time that counts is kept beside one without.
+    If the first record has no valid time, the first one that has a valid time is kept beside it.
     """
     records: dict[str, RunRecord] = {}
     problems: list[str] = []

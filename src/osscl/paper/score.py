@@ -11,7 +11,7 @@ from osscl.paper.cells import ACCURACIES, Cell, Measure, Table
 from osscl.paper.plan import Records, record_for
 from osscl.runs.record import RunRecord
 
-ENOUGH = 3  # seeds below which nothing is reached or decided, as many as the paper has
+ENOUGH = 3  # seeds that a verdict needs, as many as the paper has
 POINT = 1.0  # accuracy: the largest distance below the paper's mean that still reaches it
 ROUNDING = 1e-6
 

@@ -22,9 +22,9 @@ ABLATION = EXPERIMENTS["cifar100-p05"]  # of T4 to T6, T9 to T14, T16, T18 and b
 SELECTION = EXPERIMENTS["cifar10-p10"]  # of T15
 
 Pair = tuple[float, float]  # mean and std
-Row = tuple[float, int, str, Pair, Pair, Pair, Pair, Pair, Pair]  # P, |M|, peripheral set, then a pair a column
+Row = tuple[float, int, str, Pair, Pair, Pair, Pair, Pair, Pair]  # P, |M|, peripheral set, then one pair per column
 
-# The paper names no hyperparameters of GEM and iCaRL; iCaRL's by main set are Mammoth's, which reach its level.
+# The paper gives no hyperparameters for GEM and iCaRL. iCaRL's are Mammoth's for each main set, which reach its level.
 ICARL: dict[str, tuple[str, ...]] = {
     "cifar10": (),
     "cifar100": ("optimiser.rate=0.3", "optimiser.min_rate=0.3"),
@@ -106,8 +106,8 @@ T3 = main_table(
     ),
     (2000, (22.5, 0.5), (17.4, 0.3), (18.2, 0.2)),
     (
-        Note("p10-*/co2l", "Co2L at P=0.1 is printed as 15.1 and as 15.0 for one setting"),
-        "GD and DM have their batch sizes from CIFAR; their repository halves them here, at 64 pixels",
+        Note("p10-*/co2l", "Co2L at P=0.1 is printed as 15.1 and as 15.0 for the same setting"),
+        "GD and DM keep their batch sizes of CIFAR; their repository halves them for images of 64 pixels",
     ),
 )  # fmt: skip
 
@@ -472,7 +472,7 @@ MAIN = Table("main", "Main results", _main_cells(), (
 
 
 def table_named(name: str) -> Table:
-    """The table, figure or limitation of this name, in capitals or not; `main` has the main settings of them."""
+    """The table, figure or limitation of this name, in upper or lower case; `main` is the table of main results."""
     if name.lower() == MAIN.id:
         return MAIN
     if name.upper() not in ALL_TABLES:
@@ -503,7 +503,7 @@ def cell_of(table: str, name: str) -> Cell:
 
 
 def published_of(scenario: ScenarioSpec, method: object) -> Published | None:
-    """The accuracy that the paper prints of a method, by its fields, in a scenario; None where it has no such cell."""
+    """The accuracy that the paper prints for a method config in a scenario; None if it has no such cell."""
     return next((theirs for known, theirs in _published_methods().get(scenario, ()) if known == method), None)
 
 

@@ -75,11 +75,6 @@ def published_beside(record: RunRecord) -> tuple[float, float] | None:
     return None if theirs is None else (theirs.mean, theirs.std or 0.0)
 
 
-def paper_of(record: RunRecord) -> tuple[float, float] | None:
-    """The paper's URSL, beside a run of URSL or of ours only."""
-    return published_beside(record) if display_name(record.spec) in URSLS else None
-
-
 def mean_number(values: Sequence[float | None], digits: int = 1) -> Number | None:
     """The mean, where every value is known."""
     known = [value for value in values if value is not None]

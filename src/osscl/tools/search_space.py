@@ -143,7 +143,7 @@ def value_at(config: Any, field: str) -> Any:
     for depth, name in enumerate(parts, 1):
         names = list(getattr(value, "__dataclass_fields__", {}))
         if not names:
-            raise SpecError(f"{field}: {name!r} is not a field of a group of fields")
+            raise SpecError(f"{field}: {parts[depth - 2]!r} is not a group of fields")
         if name not in names:
             raise unknown("field", ".".join(parts[:depth]), names)
         value = getattr(value, name)
