@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ from osscl.text import printable
 if TYPE_CHECKING:
     from osscl.methods.base import Schedule
     from osscl.paper.cells import Table
-    from osscl.paper.plan import Cost
+    from osscl.paper.plan import Cost, Timings
     from osscl.runs.checkpoint import Options, Watcher
     from osscl.runs.engine import Engine, Watch
     from osscl.runs.record import RunRecord
@@ -120,12 +120,11 @@ class MissingRuns:
     def runs(self) -> "list[RunSpec]":
         return [*self.unrecorded, *self.untimed]
 
-    def cost(self, records: "Iterable[RunRecord]") -> "Cost":
+    def cost(self, timings: "Timings") -> "Cost":
         """Expected cost; a run that is repeated for its time trains its own reference network."""
-        from osscl.paper.plan import Cost, cost_of
+        from osscl.paper.plan import Cost
 
-        known = list(records)
-        parts = [cost_of(self.unrecorded, known), *(cost_of([spec], known) for spec in self.untimed)]
+        parts = [timings.cost(self.unrecorded), *(timings.cost([spec]) for spec in self.untimed)]
         return Cost(*(sum(getattr(part, name) for part in parts) for name in ("seconds", "references", "unknown")))
 
 
@@ -135,6 +134,12 @@ class Recorded:
 
     records: "dict[str, RunRecord]"  # by id, see plan.Records
     files: frozenset[str]
+
+    @functools.cached_property
+    def timings(self) -> "Timings":
+        from osscl.paper.plan import Timings
+
+        return Timings(self.records.values())
 
     def missing(self, request: TableRequest, timed: bool = True) -> MissingRuns:
         """Runs still to execute, including reruns for timing if timings are valid. A damaged record is left alone, and

@@ -152,7 +152,8 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
         for problem in problems:
             typer.echo(f"skipped: {problem}", err=True)
         for record in records:
-            if found.setdefault(record.id, record) != record:
+            first = found.setdefault(record.id, record)
+            if first is not record and first != record:
                 typer.echo(f"skipped: another record of {record.id} in {place}", err=True)
     if not found:
         raise UserError(f"no record of a finished run in {', '.join(map(str, places))}")

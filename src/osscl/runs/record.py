@@ -232,7 +232,7 @@ def _flaw_of_values(record: RunRecord) -> str:
         return "accuracies must be in [0, 100]"
     if not all(0 <= value <= 100 + ROUNDING for value in (record.other_heads or {}).values()):
         return "other_heads must be in [0, 100]"
-    if any(count < 0 for row in record.confusion for count in row):
+    if any(min(row) < 0 for row in record.confusion):
         return "confusion must have counts of at least 0"
     if sum(map(sum, record.confusion)) != record.evaluated_rows:
         return f"confusion must add up to evaluated_rows, {record.evaluated_rows}"
