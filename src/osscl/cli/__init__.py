@@ -31,7 +31,7 @@ from osscl.cli import (
 )
 from osscl.cli.options import UNFINISHED
 from osscl.errors import Stopped, UserError, lacks_memory
-from osscl.text import printable
+from osscl.text import guarded_output, printable
 
 # What the dynamic linker and the kernel report when the libraries of PyTorch do not fit into memory.
 NO_ROOM = re.compile("failed to map segment|cannot allocate memory|cannot map|Cannot allocate memory", re.IGNORECASE)
@@ -104,7 +104,8 @@ def main() -> None:
         codecs.register_error("to_ascii", lambda error: (_to_ascii(error), error.end))  # type: ignore[attr-defined]
         sys.stdout.reconfigure(errors="to_ascii")
     try:
-        code = app(standalone_mode=False)
+        with guarded_output():
+            code = app(standalone_mode=False)
     except UserError as error:
         _fail(str(error), 2)
     except usage_error as error:

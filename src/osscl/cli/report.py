@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.errors import DataError, UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from osscl.data.images import ImageBank
@@ -150,11 +151,11 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
                     raise
                 problems = [str(error)]
         for problem in problems:
-            typer.echo(f"skipped: {problem}", err=True)
+            typer.echo(f"skipped: {printable(problem)}", err=True)
         for record in records:
             first = found.setdefault(record.id, record)
             if first is not record and first != record:
-                typer.echo(f"skipped: another record of {record.id} in {place}", err=True)
+                typer.echo(f"skipped: another record of {printable(f'{record.id} in {place}')}", err=True)
     if not found:
         raise UserError(f"no record of a finished run in {', '.join(map(str, places))}")
     return list(found.values())

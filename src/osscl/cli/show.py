@@ -22,7 +22,7 @@ from osscl.runs.checkpoint import Watcher
 from osscl.runs.progress import PlainProgress, live_progress
 from osscl.runs.record import RunRecord, StepRecord
 from osscl.runs.spec import RunSpec, describe_schedule, display_name, spec_to_plain
-from osscl.text import printable
+from osscl.text import printable, printable_lines, unguarded
 
 DASH = "—"
 
@@ -39,14 +39,16 @@ def on_terminal() -> bool:
 
 def watching(title: str) -> AbstractContextManager[Watcher]:
     """Show the progress of a command: a bar in a terminal, lines elsewhere."""
-    return live_progress(title, Console()) if on_terminal() else nullcontext(PlainProgress(title))
+    shown = printable(title)
+    screen = Console(file=unguarded(sys.stdout)) if on_terminal() else None
+    return nullcontext(PlainProgress(shown)) if screen is None else live_progress(shown, screen)
 
 
 class SafeTable(Table):
     """A table whose cells may hold names from files: control characters in them are escaped."""
 
     def add_row(self, *cells: Any, **style: Any) -> None:
-        safe = ("\n".join(map(printable, cell.split("\n"))) if isinstance(cell, str) else cell for cell in cells)
+        safe = (printable_lines(cell) if isinstance(cell, str) else cell for cell in cells)
         super().add_row(*safe, **style)
 
 
@@ -165,7 +167,7 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
     timed = [record.minutes for _, record in records]
     table.add_row("seconds", *(number(None if one is None else 60 * one, 0) for one in timed))
-    return Group(table, Text(caption))  # rich would wrap a table's own caption at the table's width
+    return Group(table, Text(printable(caption)))  # rich would wrap a table's own caption at the table's width
 
 
 def _gate_cells(step: StepRecord | None) -> list[str]:
