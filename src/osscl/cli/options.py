@@ -282,12 +282,14 @@ def watch_for(
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """Print what a run is, then its progress."""
     from osscl.cli.show import announce, watching
+    from osscl.device import naming_batches
     from osscl.runs.spec import display_name
 
     if title is None:
         announce(spec, out)
     name = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
     with (
+        naming_batches(spec.method),
         watching(name) as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as both,
     ):

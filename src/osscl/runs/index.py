@@ -30,6 +30,7 @@ from osscl.runs.spec import ForeignConfig, RunSpec, spec_from_plain
 
 MANY = 200  # records from which on the index is used: fewer are read in a moment
 UNSETTLED = 2_000_000_000  # ns after a write in which another one may leave time and size of a file the same
+PATIENCE = 2  # seconds to wait for another process that writes the index
 LAZY = ("steps", "confusion")  # fields that are decoded when they are first used
 TABLE = "CREATE TABLE IF NOT EXISTS records (file BLOB PRIMARY KEY, stamp TEXT, digest BLOB, parts TEXT)"
 
@@ -90,7 +91,7 @@ def _stored(file: Path) -> dict[bytes, tuple[str, Entry]]:
     if not file.exists():
         return {}
     try:
-        with contextlib.closing(sqlite3.connect(file, timeout=5)) as database:
+        with contextlib.closing(sqlite3.connect(file, timeout=PATIENCE)) as database:
             rows = database.execute("SELECT file, stamp, digest, parts FROM records").fetchall()
         return {
             key: (stamp, tuple(parts.split("\n")))  # type: ignore[misc]
@@ -113,7 +114,7 @@ def _store(file: Path, entries: dict[bytes, tuple[str, Entry]]) -> None:
     rows = [(key, stamp, "\n".join(entry)) for key, (stamp, entry) in entries.items()]
     with contextlib.suppress(OSError, sqlite3.Error):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(sqlite3.connect(file, timeout=5)) as database, database:
+        with contextlib.closing(sqlite3.connect(file, timeout=PATIENCE)) as database, database:
             database.execute(TABLE)
             gone = [key for (key,) in database.execute("SELECT file FROM records") if not os.path.exists(key)]  # noqa: PTH110 - bytes
             database.executemany("DELETE FROM records WHERE file = ?", [(key,) for key in gone])
