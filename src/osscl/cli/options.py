@@ -157,7 +157,7 @@ class Recorded:
 def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     """Read every record below these folders; damaged files are named and skipped."""
     from osscl.paper.plan import known_records, retimed_id
-    from osscl.runs.record import TIMED, record_files
+    from osscl.runs.kept import TIMED, record_files
 
     for folder in results or ():
         if not folder.is_dir():
@@ -192,7 +192,7 @@ class ExecutionOptions:
     def for_timing(self) -> "ExecutionOptions":
         """Repeat runs in a folder of their own, so that records stay, and train their own reference networks: a cached
         one may have been timed on a shared device."""
-        from osscl.runs.record import TIMED
+        from osscl.runs.kept import TIMED
 
         return replace(self, options=replace(self.options, out=self.options.out / TIMED, share_references=False))
 

@@ -83,7 +83,7 @@ def write_page(records: "Sequence[RunRecord]", target: Path, data: Path | None, 
 def is_agent(place: Path) -> bool:
     """Whether a folder holds an agent and no records."""
     from osscl.agent.store import model_file
-    from osscl.runs.record import record_files
+    from osscl.runs.kept import record_files
 
     return place.is_dir() and model_file(place).exists() and not record_files(place)
 
@@ -120,7 +120,7 @@ def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> No
 
 def fingerprint_of_records(places: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Name, time and size of every file that may be a record."""
-    from osscl.runs.record import record_files
+    from osscl.runs.kept import record_files
 
     files = [path for place in places for path in (record_files(place) if place.is_dir() else [place])]
     stats = [(path, path.stat()) for path in files if path.exists()]
