@@ -8,7 +8,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src" / "osscl"
 FILES = sorted(SRC.rglob("*.py"))
 ORDER = (
-    ("errors", "text", "config", "storage", "device", "seeding"),
+    ("errors", "text", "config", "places", "storage", "device", "seeding"),
     ("losses", "metrics", "vision"),
     ("data",),
     ("stream",),

@@ -17,10 +17,33 @@ from osscl.errors import SpecError, shown, unknown
 
 T = TypeVar("T")
 PLAIN_TYPES = (str, bool, int, float)
+PLAIN = frozenset({*PLAIN_TYPES, type(None)})
 LARGEST = {int: 2**63 - 1, float: sys.float_info.max}  # numbers that tensors and JSON can hold
 
 # The declared types of a dataclass; without the cache, reading a hundred records takes a second longer.
 field_types: Callable[[type], dict[str, Any]] = functools.cache(get_type_hints)
+
+
+@functools.cache
+def _parts_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fields:
+    """The fields of a dataclass that files hold."""
+
+    names: tuple[str, ...]
+    required: tuple[str, ...]
+    legacy: dict[str, Any]  # see `added_later`
+
+
+@functools.cache
+def _fields_of(kind: type) -> _Fields:
+    given = [field for field in dataclasses.fields(kind) if field.init]
+    required = [field.name for field in given if field.default is field.default_factory is dataclasses.MISSING]
+    legacy = {field.name: field.metadata["legacy"] for field in given if "legacy" in field.metadata}
+    return _Fields(tuple(field.name for field in given), tuple(required), legacy)
 
 
 # ----- checks
@@ -68,12 +91,14 @@ def _fits(hint: Any, value: Any) -> bool:
 
 def plain(value: Any) -> Any:
     """Dataclasses as dicts and tuples as lists, at every depth: what JSON and YAML can hold."""
+    if type(value) in PLAIN:
+        return value  # fast path: most values of a record
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return list(value) if PLAIN.issuperset(map(type, value)) else [plain(item) for item in value]
     return value
 
 
@@ -88,18 +113,12 @@ def from_plain(kind: type[T], data: Any, where: str = "") -> T:
     """The dataclass that `data` describes; unknown keys and values of the wrong type raise a SpecError."""
     if not isinstance(data, Mapping):
         raise SpecError(f"{where or kind.__name__} must be a mapping of fields, got {shown(data)}")
-    hints = field_types(kind)
-    fields = [field for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
-    names = [field.name for field in fields]
+    hints, fields = field_types(kind), _fields_of(kind)  # type: ignore[arg-type]
     for key in data:
-        if key not in names:
-            raise unknown("field", _dotted(where, str(key)), names)
-    values = {key: convert(hints[key], item, _dotted(where, key)) for key, item in data.items()}
-    for field in fields:
-        if "legacy" in field.metadata:
-            values.setdefault(field.name, field.metadata["legacy"])
-    optional = {f.name for f in fields if not (f.default is f.default_factory is dataclasses.MISSING)}
-    if missing := [name for name in names if name not in values and name not in optional]:
+        if key not in fields.names:
+            raise unknown("field", _dotted(where, str(key)), fields.names)
+    values = fields.legacy | {key: convert(hints[key], item, _dotted(where, key)) for key, item in data.items()}
+    if missing := [name for name in fields.required if name not in values]:
         raise SpecError(f"{where or kind.__name__} lacks {', '.join(missing)}")
     return _naming_group(where, lambda: kind(**values))
 
@@ -127,20 +146,30 @@ def added_later(default: Any, *, legacy: Any) -> Any:
 
 def content_id(value: Any, length: int = 12) -> str:
     """A hash of the content; fields that were added later count only where they differ from their legacy value."""
-    text = json.dumps(_identifying(value), sort_keys=True, separators=(",", ":"))
+    return text_id(identifying_text(identifying(value)), length)
+
+
+def text_id(text: str, length: int = 12) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()[:length]
 
 
-def _identifying(value: Any) -> Any:
+def identifying_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def identifying(value: Any) -> Any:
+    """What counts in the id of a value, as JSON holds it."""
+    if type(value) in PLAIN:
+        return value  # fast path: most values
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hints = field_types(type(value))
         return {
-            field.name: _identifying(_as_declared(hints[field.name], getattr(value, field.name)))
+            field.name: identifying(_as_declared(hints[field.name], getattr(value, field.name)))
             for field in dataclasses.fields(value)
             if "legacy" not in field.metadata or getattr(value, field.name) != field.metadata["legacy"]
         }
     if isinstance(value, list | tuple):
-        return [_identifying(item) for item in value]
+        return list(value) if PLAIN.issuperset(map(type, value)) else [identifying(item) for item in value]
     return value
 
 
@@ -203,7 +232,7 @@ def convert(hint: Any, value: Any, where: str) -> Any:
     """`value`, as read from JSON, YAML or a command line, in the type that a field declares."""
     if type(value) is hint and hint in PLAIN_TYPES and (hint in (str, bool) or abs(value) <= LARGEST[hint]):
         return value  # fast path: most values of a record
-    origin, args = get_origin(hint), get_args(hint)
+    origin, args = _parts_of(hint)
     if hint is Any:
         return value
     if origin in (Union, types.UnionType):

@@ -10,7 +10,8 @@ import torch
 import torch._functorch.config
 from torch import Tensor
 
-from osscl.errors import SpecError
+from osscl.config import flat, plain
+from osscl.errors import OutOfMemory, SpecError, lacks_memory
 
 WORTH_COMPILING = 512  # rows of a batch
 
@@ -56,6 +57,33 @@ def synchronise(device: torch.device) -> None:
     """Wait for the device, so that a clock read afterwards is meaningful."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@contextlib.contextmanager
+def naming_batches(config: object) -> Iterator[None]:
+    """Where memory runs out inside the block, say which batches of a method's config decide how much is needed."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch's are RuntimeErrors, on a GPU and elsewhere
+        if not lacks_memory(error):
+            raise
+        now, half = ([f"{name}={size // part}" for name, size in _batches_of(config).items()] for part in (1, 2))
+        instead = f", or start again with smaller batches: {' '.join(f'--set {one}' for one in half)}" if half else ""
+        raise OutOfMemory(
+            f"out of memory{' with ' * bool(now)}{', '.join(now)}; what was saved is intact: repeat the command when "
+            f"more memory is free{instead}"
+        ) from error
+
+
+def _batches_of(config: object) -> dict[str, int]:
+    """The fields that hold the size of a training batch; a head is small, and not every method trains a reference."""
+    trains_reference = getattr(config, "needs_reference", True)
+    return {
+        name: size
+        for name, size in flat(plain(config)).items()
+        if name.endswith("batch") and isinstance(size, int) and size > 1
+        and not name.startswith("head.") and (trains_reference or not name.startswith("reference."))
+    }  # fmt: skip
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:

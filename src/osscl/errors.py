@@ -30,6 +30,10 @@ class Locked(UserError):
     """Another process holds the lock of the folder."""
 
 
+class OutOfMemory(UserError):
+    """A run needs more memory than there is. What it saved before is intact."""
+
+
 class Diverged(UserError):
     """Training diverged: the loss or the weights are no longer finite."""
 

@@ -1,9 +1,14 @@
-"""Text from files and folders, made safe to print."""
+"""Text from files and folders, made safe to print and for spreadsheets."""
 
+import contextlib
+import sys
 import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO, cast
 
 UNSAFE = {"Cc", "Cs", "Zl", "Zp"}  # control characters, undecodable bytes of file names, line and paragraph separators
 BIDIRECTIONAL = {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}  # they reorder what follows
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that starts with one of these
 
 
 def printable(text: str) -> str:
@@ -19,3 +24,50 @@ def _is_unsafe(letter: str) -> bool:
 
 def _escaped(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii")
+
+
+def printable_lines(text: str) -> str:
+    """The same for text whose line breaks are meant."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def csv_text(text: str) -> str:
+    """Text for a cell of a CSV file that no spreadsheet takes for a formula. Numbers are no text."""
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+class GuardedStream:
+    """A stream for text: whatever is written, only line breaks act on the terminal. Rich, which colours and moves the
+    cursor, writes to the stream below; what it shows is made printable where it is given to it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(printable_lines(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # typer would write bytes to it
+            raise AttributeError(name)
+        return getattr(self.rich_proxied_file, name)
+
+
+@contextlib.contextmanager
+def guarded_output() -> Iterator[None]:
+    """Inside the block, standard output and errors are guarded streams."""
+    before = sys.stdout, sys.stderr  # None under pythonw, or where they are closed
+    sys.stdout, sys.stderr = (cast(TextIO, stream and GuardedStream(stream)) for stream in before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def unguarded(stream: TextIO) -> TextIO:
+    """The stream for a live display of rich."""
+    return stream.rich_proxied_file if isinstance(stream, GuardedStream) else stream

@@ -71,3 +71,15 @@ def test_too_little_memory_for_torch_is_one_line(megabytes):
     )  # fmt: skip
     assert done.returncode in (0, 2), done.stderr
     assert done.returncode == 0 or (done.stderr.startswith("osscl: ") and done.stderr.count("\n") == 1)
+
+
+@pytest.mark.parametrize("megabytes", [60, 120, 600, 800, 1000])
+@pytest.mark.parametrize("words", [["report", "."], ["predict", "."], ["serve", "."], ["fit", "new", "--labeled", "."]])
+def test_no_library_crashes_where_torch_does_not_fit(tmp_path, megabytes, words):
+    """At 600 MB, NumPy and torch end in segmentation faults, aborts and messages of their own."""
+    limit = megabytes * 2**20
+    done = subprocess.run(
+        [sys.executable, "-m", "osscl", *words], capture_output=True, text=True, timeout=60, cwd=tmp_path,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr == "osscl: too little memory to import PyTorch; about 1 GB is needed\n"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -29,11 +30,12 @@ from osscl.paper.score import measured
 from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import refuse_divergent_loss
 from osscl.runs.model import load_model
-from osscl.runs.record import read_records
+from osscl.runs.record import read_records, write_record
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, configuration, experiment, make_spec, spec_from_plain
 from osscl.storage import locked, read_state, write_state
 
+RESULTS = Path(__file__).parents[2] / "results"
 OSSCL = [sys.executable, "-m", "osscl"]
 TINY = ["--schedule", "smoke", *(f"--set=schedule.{field}" for field in ("name=tiny", "max_updates=1", "row_cap=64"))]
 DIGITS = ["run", "digits", *TINY]
@@ -594,6 +596,54 @@ def test_too_little_memory_for_a_model_is_not_taken_for_another_version(
 
 
 # ----- runs and list
+
+
+def test_many_runs_are_listed_again_without_torch(osscl, tmp_path, monkeypatch):
+    """The second list equals the first, follows every change of a file, and needs no record to be read."""
+    monkeypatch.setattr("osscl.runs.kept.MANY", 3)
+    known, _ = read_records(RESULTS / "demo")
+    files = []
+    for record in known[:4]:
+        files.append(tmp_path / "many" / f"{record.id}.json")
+        write_record(record, files[-1])
+        os.utime(files[-1], (1, 1))
+    first = osscl("runs", tmp_path / "many")
+    with monkeypatch.context() as patched:
+        patched.setattr("osscl.runs.index.read_files", None)
+        assert osscl("runs", tmp_path / "many") == first
+        assert osscl("runs", tmp_path / "many", "--schedule", "demo") == first
+        assert osscl("runs", tmp_path / "many", "--schedule", "paper")[0] == 2
+    files[0].unlink()
+    code, shown, _ = osscl("runs", tmp_path / "many")
+    assert code == 0 and known[0].id not in shown and known[1].id in shown
+    files[1].write_text("{")
+    code, shown, errors = osscl("runs", tmp_path / "many")
+    assert known[1].id not in shown and errors.startswith("skipped: ")
+    (tmp_path / "many" / "begun").mkdir()
+    (tmp_path / "many" / "begun" / "spec.json").write_text("{")
+    assert "unreadable spec" in osscl("runs", tmp_path / "many")[1]
+
+
+def test_listing_kept_runs_imports_no_torch(tmp_path):
+    """In a process of its own, because this one has imported torch."""
+    known, _ = read_records(RESULTS / "demo")
+    for record in known[:3]:
+        write_record(record, tmp_path / "many" / f"{record.id}.json")
+        os.utime(tmp_path / "many" / f"{record.id}.json", (1, 1))
+    code = (
+        "import sys, osscl.cli, osscl.runs.kept\nosscl.runs.kept.MANY = 3\n"
+        "sys.argv = ['osscl', 'runs', 'many']\n"
+        "try: osscl.cli.main()\nexcept SystemExit: print('torch' in sys.modules)"
+    )
+    shown = [
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True,
+            env={**os.environ, "OSSCL_CACHE": str(tmp_path / "cache")},
+        ).stdout
+        for _ in range(2)
+    ]  # fmt: skip
+    assert [text.splitlines()[-1] for text in shown] == ["True", "False"]
+    assert shown[0].splitlines()[:-1] == shown[1].splitlines()[:-1]
 
 
 def test_runs_lists_finished_and_unfinished_runs(osscl, copied, tmp_path):

@@ -15,7 +15,7 @@ from osscl.data import benchmarks
 from osscl.errors import Diverged
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.cells import Published, on_demo
-from osscl.paper.plan import by_reference, cost_of, known_records, runs_of, sharded, split_seconds
+from osscl.paper.plan import Timings, by_reference, known_records, runs_of, sharded, split_seconds
 from osscl.paper.score import Outcome, Verdict, measured, outcome, outcomes
 from osscl.paper.tables import ALL_TABLES, FIGURES, LIMITS, TABLES, cell_of, chosen_rows, picked
 from osscl.report.formats import verdict_text
@@ -189,22 +189,22 @@ def test_expected_minutes_come_from_the_records_and_count_a_shared_reference_onc
     made = {spec.id for spec in runs_of(cells, SMOKE, [0])}  # other tests write there too
     records = {id: record for id, record in records_of(world / "runs").items() if id in made}
     specs = runs_of(cells, SMOKE, [1])
-    cost = cost_of(specs, records.values())
+    cost = Timings(records.values()).cost(specs)
     assert cost.references == 1 and cost.unknown == 0 and cost.seconds > 0
-    alone = sum(cost_of([spec], records.values()).seconds for spec in specs)
+    alone = sum(Timings(records.values()).cost([spec]).seconds for spec in specs)
     assert cost.seconds < alone
-    assert cost_of(specs, []).unknown == len(specs)
+    assert Timings([]).cost(specs).unknown == len(specs)
     shared = [replace(r, made_by=replace(r.made_by, shared_device=True, seconds=1e6)) for r in records.values()]
-    assert cost_of(specs, [*records.values(), *shared]).seconds == pytest.approx(cost.seconds)
-    assert cost_of(specs, shared).seconds > cost.seconds  # better than none
+    assert Timings([*records.values(), *shared]).cost(specs).seconds == pytest.approx(cost.seconds)
+    assert Timings(shared).cost(specs).seconds > cost.seconds  # better than none
     longer = [replace(spec, schedule=replace(SMOKE, name="longer", share=2.0)) for spec in specs]
-    assert cost_of(longer, records.values()).seconds == pytest.approx(2 * cost.seconds)
+    assert Timings(records.values()).cost(longer).seconds == pytest.approx(2 * cost.seconds)
     other = [replace(spec, schedule=DEMO) for spec in specs]
     others = [*other, *(replace(spec, method=override(spec.method, ["reference.ssl=byol"])) for spec in specs),
               *(replace(spec, scenario=replace(spec.scenario, labels_per_class=6)) for spec in specs)]  # fmt: skip
-    assert cost_of(others, records.values()).unknown == len(others)
+    assert Timings(records.values()).cost(others).unknown == len(others)
     fewer = [replace(spec, scenario=replace(spec.scenario, related=50, unrelated=50)) for spec in specs]
-    assert alone > cost_of(fewer, records.values()).seconds and cost_of(fewer, records.values()).unknown == 0
+    assert alone > Timings(records.values()).cost(fewer).seconds and Timings(records.values()).cost(fewer).unknown == 0
 
 
 @pytest.mark.parametrize("schedule", [PAPER, SHORT], ids=lambda schedule: schedule.name)
@@ -215,7 +215,7 @@ def test_more_records_do_not_make_an_estimate_worse(schedule):
     timed = [records[usual], records[plus]]
     assert all(record.made_by.timed for record in timed)
     specs = runs_of(TABLES["T4"].cells, schedule, [1])
-    few, all_ = cost_of(specs, timed), cost_of(specs, records.values())
+    few, all_ = Timings(timed).cost(specs), Timings(records.values()).cost(specs)
     (reference, learner), (_, shorter) = map(split_seconds, timed)
     share = schedule.share
     assert few.seconds == pytest.approx(share * (reference + 6 * learner + 2 * shorter), rel=0.01)
@@ -237,7 +237,7 @@ def test_an_estimate_prefers_timed_runs_then_the_schedule_then_the_method():
     found = [shared, taking(short, 3000.0), taking(other, 2000.0), taking(timed, 1000.0)]  # the best last
     scaled = 3000.0 / SHORT.share
     for best, seconds in enumerate((4000.0, scaled, 2000.0, 1000.0), 1):
-        assert cost_of([spec], found[:best]).seconds == pytest.approx(seconds)
+        assert Timings(found[:best]).cost([spec]).seconds == pytest.approx(seconds)
 
 
 def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):

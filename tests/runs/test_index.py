@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import signal
 import sqlite3
 import time
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from osscl.errors import DataError
-from osscl.runs import index
+from osscl.runs import index, kept
 from osscl.runs.record import read_record, read_records, write_record
 from osscl.runs.spec import with_seed
 
@@ -31,7 +32,7 @@ def written(folder, seeds):
 @pytest.fixture
 def files(tmp_path, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(index, "MANY", 1)
+    monkeypatch.setattr(kept, "MANY", 1)
     return written(tmp_path / "runs", range(4))
 
 
@@ -69,14 +70,14 @@ def test_a_changed_file_is_parsed_again_even_with_its_old_size_and_time(files):
 def test_a_file_written_a_moment_ago_is_not_indexed(files):
     os.utime(files[0], (time.time(), time.time()))
     found(files)
-    with sqlite3.connect(index.cache_dir() / "records.sqlite") as database:
+    with sqlite3.connect(kept.index_file()) as database:
         assert database.execute("SELECT count(*) FROM records").fetchone() == (3,)
 
 
 @pytest.mark.parametrize("damage", ["flips", "cut", "text", "other table", "folder"])
 def test_a_damaged_index_changes_no_record(files, damage):
     expected = found(files)
-    file = index.cache_dir() / "records.sqlite"
+    file = kept.index_file()
     content = bytearray(file.read_bytes())
     for place in range(0, len(content), 97) if damage == "flips" else ():
         content[place] ^= 4
@@ -94,7 +95,7 @@ def test_a_damaged_index_changes_no_record(files, damage):
 
 def test_single_flipped_bytes_of_an_index_change_no_record(files):
     expected = found(files)
-    file = index.cache_dir() / "records.sqlite"
+    file = kept.index_file()
     content = file.read_bytes()
     for place in range(50, len(content), len(content) // 60):
         file.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
@@ -120,3 +121,59 @@ def test_several_processes_write_and_read_records_at_once(files):
     records, problems = read_records(folder)
     assert len(records) == 20 and not problems
     assert read_records(folder)[0] == records == [read_record(file) for file in sorted(folder.glob("*.json"))]
+
+
+def _killed_while_writing(files, moment):
+    """Index the files, and die before the given statement of the transaction."""
+
+    class Dying(sqlite3.Connection):
+        def executemany(self, statement, rows):
+            if statement.startswith(moment):
+                super().executemany(statement, list(rows)[:2] if moment == "INSERT" else rows)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().executemany(statement, rows)
+
+    connect = sqlite3.connect
+    sqlite3.connect = lambda file, **options: connect(file, factory=Dying, **options)
+    found(files)
+
+
+@pytest.mark.parametrize("moment", ["DELETE", "INSERT"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_writer_that_is_killed_leaves_an_index_that_works(files, moment, begun):
+    if begun:
+        found(files[:2])
+    process = multiprocessing.get_context("fork").Process(target=_killed_while_writing, args=(files, moment))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    expected = {file: read_record(file) for file in files}
+    assert found(files) == expected
+    with sqlite3.connect(kept.index_file()) as database:
+        assert database.execute("SELECT count(*) FROM records").fetchone() == (4,)
+    assert found(files) == expected
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_locked_index_costs_time_only(files, monkeypatch, begun):
+    monkeypatch.setattr(kept, "PATIENCE", 0.1)
+    if begun:
+        found(files[:2])
+    file = kept.index_file()
+    file.parent.mkdir(exist_ok=True)
+    database = sqlite3.connect(file, isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    assert found(files) == {one: read_record(one) for one in files}
+    database.execute("ROLLBACK")
+    database.close()
+    assert found(files) == {one: read_record(one) for one in files}
+    with sqlite3.connect(file) as database:
+        assert database.execute("SELECT count(*) FROM records").fetchone() == (4,)
+
+
+def test_an_index_that_cannot_be_written_costs_time_only(files, monkeypatch):
+    place = kept.index_file().parent
+    place.parent.mkdir(exist_ok=True)
+    place.write_text("a file where the folder should be")
+    assert found(files) == {one: read_record(one) for one in files}
+    assert place.read_text().startswith("a file")

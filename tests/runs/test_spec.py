@@ -8,14 +8,22 @@ import pytest
 import torch
 
 from osscl.cli.measure import changes_of
-from osscl.config import override
+from osscl.config import content_id, override
 from osscl.methods import METHODS
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.plan import known_records
 from osscl.runs.checkpoint import Options
 from osscl.runs.record import record_to_plain
 from osscl.runs.run import run
-from osscl.runs.spec import configuration, describe_schedule, experiment, make_spec, sized
+from osscl.runs.spec import (
+    configuration,
+    describe_schedule,
+    experiment,
+    ids_with_seeds,
+    make_spec,
+    sized,
+    with_seed,
+)
 
 
 @pytest.mark.parametrize(
@@ -91,3 +99,12 @@ def test_a_record_under_another_id_is_left_out_and_reported(tmp_path):
     (tmp_path / "forged" / "x.json").write_text(json.dumps(forged))
     records, problems = known_records([tmp_path / "forged"])
     assert not records and "is not that of the spec" in problems[0]
+
+
+@pytest.mark.parametrize("name", ["ursl", "co2l", "gem", "icarl", "dm", "gd"])
+def test_the_id_of_another_seed_is_the_one_of_the_whole_spec(name):
+    spec = make_spec("cifar100-p05", name, "short", 0)
+    for seed in (1, 12, 2**63 - 1):
+        other = replace(spec, seed=seed)
+        assert other.id.endswith(content_id([other.type, other]))
+        assert ids_with_seeds(spec, [seed]) == [other.id] == [with_seed(spec, seed).id]

@@ -18,6 +18,7 @@ from osscl.errors import UserError
 from osscl.learn.grouping import find_groups, group, largest_first, sample_of
 from osscl.learn.linear_head import center_and_normalize
 from osscl.runs.model import Model
+from osscl.text import csv_text
 
 UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
 LONGEST_NAME = 255  # bytes
@@ -197,4 +198,5 @@ def _write_csv(file: Path, pictures: Iterable[SortedPicture]) -> None:
         for picture in pictures:
             score = "" if picture.score is None else f"{picture.score:.4f}"
             known = "" if picture.known is None else str(picture.known).lower()
-            rows.writerow([picture.file, picture.target, picture.name, f"{picture.probability:.4f}", score, known])
+            names = (csv_text(str(name)) for name in (picture.file, picture.target, picture.name))
+            rows.writerow([*names, f"{picture.probability:.4f}", score, known])

@@ -1,11 +1,13 @@
 """The command line: parse, call, print. Commands import what they need when run, so help is quick."""
 
 import codecs
+import contextlib
 import errno
 import io
+import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -30,11 +32,13 @@ from osscl.cli import (
 )
 from osscl.cli.options import UNFINISHED
 from osscl.errors import Stopped, UserError, lacks_memory
-from osscl.text import printable
+from osscl.text import guarded_output, printable
 
 # What the dynamic linker and the kernel report when the libraries of PyTorch do not fit into memory.
 NO_ROOM = re.compile("failed to map segment|cannot allocate memory|cannot map|Cannot allocate memory", re.IGNORECASE)
 TRAINING = ("run", "fit", "tune")  # commands with a batch size to lower
+NEEDED = 2**30  # bytes of address space
+TOO_LITTLE = "too little memory to import PyTorch; about 1 GB is needed"
 ASCII = {"—": "-", "…": ".", "±": "+-"}  # for terminals without these characters
 INACCESSIBLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *INACCESSIBLE)
@@ -103,7 +107,8 @@ def main() -> None:
         codecs.register_error("to_ascii", lambda error: (_to_ascii(error), error.end))  # type: ignore[attr-defined]
         sys.stdout.reconfigure(errors="to_ascii")
     try:
-        code = app(standalone_mode=False)
+        with guarded_output(), _refusing_to_import_without_memory():
+            code = app(standalone_mode=False)
     except UserError as error:
         _fail(str(error), 2)
     except usage_error as error:
@@ -120,6 +125,37 @@ def main() -> None:
         _fail(line, 2)
     else:
         sys.exit(code if isinstance(code, int) else 0)
+
+
+class _NoRoomForTorch:
+    """Finds NumPy and PyTorch, to refuse their import: in too small an address space their libraries end the process,
+    or fail in ways that cannot be told from bugs."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name in ("numpy", "torch"):
+            raise UserError(TOO_LITTLE)
+
+
+@contextlib.contextmanager
+def _refusing_to_import_without_memory() -> Iterator[None]:
+    finder: Any = _NoRoomForTorch()
+    if is_limited := _address_space() < NEEDED:
+        sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        if is_limited:
+            sys.meta_path.remove(finder)
+
+
+def _address_space() -> float:
+    """Bytes that this process may map."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return math.inf
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 def _usage(error: Any) -> str:
@@ -139,7 +175,7 @@ def _usage(error: Any) -> str:
 def _machine_error(error: Exception) -> str:
     """One line if the machine is the cause: a full disk, a folder without access, too little memory."""
     if NO_ROOM.search(str(error)) and not isinstance(error, RuntimeError):
-        return "too little memory to import PyTorch; about 1 GB is needed"
+        return TOO_LITTLE
     if isinstance(error, OSError):
         return f"{error.filename or 'the output'}: {error.strerror}" if error.errno in MACHINE_ERRORS else ""
     if not lacks_memory(error):

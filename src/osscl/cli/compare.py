@@ -12,6 +12,7 @@ import typer
 from osscl.cli import options as opt
 from osscl.cli.table import show_table
 from osscl.errors import SpecError, UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -145,7 +146,7 @@ def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") ->
         return named(side, *known())
     records, problems = read_records(path)
     for problem in problems:
-        typer.echo(f"skipped: {problem}", err=True)
+        typer.echo(f"skipped: {printable(problem)}", err=True)
     if not records:
         raise UserError(f"no records in {path}")
     return records

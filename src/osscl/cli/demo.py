@@ -55,9 +55,9 @@ def demo(
     console.print()
     console.print(comparison(records))
     folder = out / list(specs.values())[-1].id
-    console.print(f"\nRun folder:  {folder}", soft_wrap=True)
-    console.print(f"Try it:      {quoted(*program(), 'predict', folder)}", soft_wrap=True)
-    console.print(f"Report:      {_report([record for _, record in records], out)}", soft_wrap=True)
+    typer.echo(f"\nRun folder:  {folder}")
+    typer.echo(f"Try it:      {quoted(*program(), 'predict', folder)}")
+    typer.echo(f"Report:      {_report([record for _, record in records], out)}")
     console.print(
         "\nThe digits show how the method works, not how well. Recorded CIFAR runs are in results/ of the repository."
     )

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +16,7 @@ from osscl.text import printable
 if TYPE_CHECKING:
     from osscl.methods.base import Schedule
     from osscl.paper.cells import Table
-    from osscl.paper.plan import Cost
+    from osscl.paper.plan import Cost, Timings
     from osscl.runs.checkpoint import Options, Watcher
     from osscl.runs.engine import Engine, Watch
     from osscl.runs.record import RunRecord
@@ -120,12 +120,11 @@ class MissingRuns:
     def runs(self) -> "list[RunSpec]":
         return [*self.unrecorded, *self.untimed]
 
-    def cost(self, records: "Iterable[RunRecord]") -> "Cost":
+    def cost(self, timings: "Timings") -> "Cost":
         """Expected cost; a run that is repeated for its time trains its own reference network."""
-        from osscl.paper.plan import Cost, cost_of
+        from osscl.paper.plan import Cost
 
-        known = list(records)
-        parts = [cost_of(self.unrecorded, known), *(cost_of([spec], known) for spec in self.untimed)]
+        parts = [timings.cost(self.unrecorded), *(timings.cost([spec]) for spec in self.untimed)]
         return Cost(*(sum(getattr(part, name) for part in parts) for name in ("seconds", "references", "unknown")))
 
 
@@ -135,6 +134,12 @@ class Recorded:
 
     records: "dict[str, RunRecord]"  # by id, see plan.Records
     files: frozenset[str]
+
+    @functools.cached_property
+    def timings(self) -> "Timings":
+        from osscl.paper.plan import Timings
+
+        return Timings(self.records.values())
 
     def missing(self, request: TableRequest, timed: bool = True) -> MissingRuns:
         """Runs still to execute, including reruns for timing if timings are valid. A damaged record is left alone, and
@@ -152,7 +157,7 @@ class Recorded:
 def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     """Read every record below these folders; damaged files are named and skipped."""
     from osscl.paper.plan import known_records, retimed_id
-    from osscl.runs.record import TIMED, record_files
+    from osscl.runs.kept import TIMED, record_files
 
     for folder in results or ():
         if not folder.is_dir():
@@ -187,7 +192,7 @@ class ExecutionOptions:
     def for_timing(self) -> "ExecutionOptions":
         """Repeat runs in a folder of their own, so that records stay, and train their own reference networks: a cached
         one may have been timed on a shared device."""
-        from osscl.runs.record import TIMED
+        from osscl.runs.kept import TIMED
 
         return replace(self, options=replace(self.options, out=self.options.out / TIMED, share_references=False))
 
@@ -277,12 +282,14 @@ def watch_for(
 def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
     """Print what a run is, then its progress."""
     from osscl.cli.show import announce, watching
+    from osscl.device import naming_batches
     from osscl.runs.spec import display_name
 
     if title is None:
         announce(spec, out)
     name = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
     with (
+        naming_batches(spec.method),
         watching(name) as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as both,
     ):

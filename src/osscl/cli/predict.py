@@ -10,7 +10,7 @@ import typer
 from osscl.cli.agent import report_problems
 from osscl.cli.options import Device
 from osscl.errors import DataError, UserError, unknown
-from osscl.text import printable
+from osscl.text import csv_text, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -236,7 +236,8 @@ def _as_csv(rows: "Sequence[dict[str, Any]]") -> None:
 
     written = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
     written.writeheader()
-    written.writerows(rows)
+    for row in rows:
+        written.writerow({name: csv_text(value) if isinstance(value, str) else value for name, value in row.items()})
 
 
 def _as_json(rows: "Sequence[dict[str, Any]]") -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.errors import DataError, UserError, unknown
+from osscl.text import printable
 
 if TYPE_CHECKING:
     from osscl.data.images import ImageBank
@@ -82,7 +83,7 @@ def write_page(records: "Sequence[RunRecord]", target: Path, data: Path | None, 
 def is_agent(place: Path) -> bool:
     """Whether a folder holds an agent and no records."""
     from osscl.agent.store import model_file
-    from osscl.runs.record import record_files
+    from osscl.runs.kept import record_files
 
     return place.is_dir() and model_file(place).exists() and not record_files(place)
 
@@ -119,7 +120,7 @@ def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> No
 
 def fingerprint_of_records(places: Sequence[Path]) -> list[tuple[str, int, int]]:
     """Name, time and size of every file that may be a record."""
-    from osscl.runs.record import record_files
+    from osscl.runs.kept import record_files
 
     files = [path for place in places for path in (record_files(place) if place.is_dir() else [place])]
     stats = [(path, path.stat()) for path in files if path.exists()]
@@ -150,10 +151,11 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
                     raise
                 problems = [str(error)]
         for problem in problems:
-            typer.echo(f"skipped: {problem}", err=True)
+            typer.echo(f"skipped: {printable(problem)}", err=True)
         for record in records:
-            if found.setdefault(record.id, record) != record:
-                typer.echo(f"skipped: another record of {record.id} in {place}", err=True)
+            first = found.setdefault(record.id, record)
+            if first is not record and first != record:
+                typer.echo(f"skipped: another record of {printable(f'{record.id} in {place}')}", err=True)
     if not found:
         raise UserError(f"no record of a finished run in {', '.join(map(str, places))}")
     return list(found.values())

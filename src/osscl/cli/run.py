@@ -1,6 +1,9 @@
 """`osscl run`, `stream`, `runs` and `list`: start runs, show their streams, list runs and names."""
 
+import json
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -31,11 +34,13 @@ from osscl.cli.specs import (
     with_scenario_options,
 )
 from osscl.errors import SpecError, UserError, unknown
-from osscl.text import printable
+from osscl.text import printable, printable_lines
 
 if TYPE_CHECKING:
     from osscl.runs.checkpoint import Options
     from osscl.runs.engine import Engine
+    from osscl.runs.kept import Kept
+    from osscl.runs.record import RunRecord
     from osscl.runs.spec import RunSpec
     from osscl.stream.step import Stream
 
@@ -148,8 +153,6 @@ def stream(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the stream to this file.")] = None,
 ) -> None:
     """Show a stream step by step; --out writes it to a file for `osscl run --stream`."""
-    import json
-
     from osscl.cli.show import console, new_table
     from osscl.device import pick_device
     from osscl.runs.run import load_banks
@@ -189,44 +192,100 @@ def runs(
     ] = None,
 ) -> None:
     """List finished and unfinished runs, and the commands that resume them."""
-    from osscl.cli.show import DASH, console, new_table, number
-    from osscl.report import tables
-    from osscl.report.naming import method_label
-    from osscl.runs.record import read_records
-    from osscl.runs.spec import display_name
-    from osscl.storage import is_locked
+    from osscl.runs.kept import Kept, record_files
 
     if not folder.is_dir():
         raise UserError(f"{folder} not found; give the folder used as --out")
-    records, problems = read_records(folder)
+    files = record_files(folder)
+    begun = [file for file in sorted(folder.glob("*/spec.json")) if not _record_beside(file).exists()]
+    kept = Kept("listed", files)
+    if not markdown and not begun and (listed := _kept_runs(files, kept)):
+        _show_runs(_of_schedules(listed, schedule), {}, folder)  # without importing torch
+    else:
+        _read_and_show_runs(folder, files, begun, kept, schedule, markdown)
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run as it is listed, and the name of its schedule."""
+
+    title: str
+    method: str
+    schedule: str
+    id: str
+    final: str
+    forgetting: str
+    minutes: str
+
+
+def _kept_runs(files: Sequence[Path], kept: "Kept") -> list[ListedRun]:
+    """The runs in these files as they were listed before; none if a file has changed since, or has a run twice."""
+    texts = [kept.get(file) for file in files]
+    found = [ListedRun(**json.loads(text)) for text in texts if text is not None]
+    return found if len({one.id for one in found}) == len(files) else []
+
+
+def _read_and_show_runs(
+    folder: Path, files: Sequence[Path], begun: Sequence[Path], kept: "Kept", schedule: str | None, markdown: bool
+) -> None:
+    from osscl.report import tables
+    from osscl.runs.index import read_files
+    from osscl.runs.kept import stamp_of
+    from osscl.runs.record import distinct_records
+
+    stamps = {file: stamp_of(file) for file in files if kept.is_used and file.exists()}
+    found = list(read_files(files))
+    records, problems = distinct_records(found)
     for problem in problems:
         typer.echo(f"skipped: {printable(problem)}", err=True)
-    files = [file for file in sorted(folder.glob("*/spec.json")) if not _record_beside(file).exists()]
-    unfinished = {file: _read_spec(file) for file in files}
-    if schedule is not None:
-        specs = [*(record.spec for record in records), *(spec for spec in unfinished.values() if spec is not None)]
-        wanted = _known_schedules(schedule, {spec.schedule.name for spec in specs})
-        records = [record for record in records if record.spec.schedule.name in wanted]
+    unfinished = {file: _read_spec(file) for file in begun}
+    specs = [*(record.spec for record in records), *(spec for spec in unfinished.values() if spec is not None)]
+    wanted = _known_schedules(schedule, {spec.schedule.name for spec in specs})
+    if wanted is not None:
         unfinished = {file: spec for file, spec in unfinished.items() if spec and spec.schedule.name in wanted}
     if markdown:
-        typer.echo("\n".join(map(printable, tables.markdown(records).split("\n"))), nl=False)
+        shown = [record for record in records if wanted is None or record.spec.schedule.name in wanted]
+        typer.echo(printable_lines(tables.markdown(shown)), nl=False)
         return
-    if not records and not unfinished:
+    listed = _listed_runs(records)
+    if len(found) == len(records):  # each file has a record of its own
+        for (file, _), one in zip(found, listed, strict=True):
+            kept.add(file, stamps.get(file, ""), json.dumps(asdict(one)))
+        kept.write()
+    _show_runs([one for one in listed if wanted is None or one.schedule in wanted], unfinished, folder)
+
+
+def _listed_runs(records: "Sequence[RunRecord]") -> list[ListedRun]:
+    from osscl.cli.show import number
+    from osscl.report.naming import method_label, setting_words
+
+    named = {(record.configuration, record.spec.method): record for record in records}  # a label takes a millisecond
+    labels = {key: method_label(record) for key, record in named.items()}
+    settings = {scenario: setting_words(scenario) for scenario in {record.spec.scenario for record in records}}
+    return [
+        ListedRun(
+            _title(settings[spec.scenario], method, spec), method, spec.schedule.name, record.id,
+            f"{number(record.final)} {record.evaluated_on}", number(record.forgetting), number(record.minutes),
+        )
+        for record in records
+        for spec, method in [(record.spec, labels[record.configuration, record.spec.method])]
+    ]  # fmt: skip
+
+
+def _show_runs(listed: Sequence[ListedRun], unfinished: "Mapping[Path, RunSpec | None]", folder: Path) -> None:
+    from osscl.cli.show import DASH, console, new_table
+
+    if not listed and not unfinished:
         typer.echo(f"no runs in {printable(str(folder))}")
         return
     shown = new_table("run", "final %", "forgetting", "minutes")
-    named = {(record.configuration, record.spec.method): record for record in records}  # a label takes a millisecond
-    labels = {key: method_label(record) for key, record in named.items()}
-    methods = [labels[record.configuration, record.spec.method] for record in records]
-    for record, method in zip(records, methods, strict=True):
-        final, minutes = f"{number(record.final)} {record.evaluated_on}", number(record.minutes)
-        shown.add_row(f"{_title(record.spec, method)}\n{record.id}", final, number(record.forgetting), minutes)
-    states = {file: "running" if is_locked(file.parent) else _state(file.parent) for file in unfinished}
+    for one in listed:
+        shown.add_row(f"{one.title}\n{one.id}", one.final, one.forgetting, one.minutes)
+    states = {file: _state(file.parent) for file in unfinished}
     for file, spec in unfinished.items():
-        title = "unreadable spec" if spec is None else _title(spec, display_name(spec))
-        shown.add_row(f"{title}\n{file.parent.name}", states[file], DASH, DASH)
+        shown.add_row(f"{_unfinished_title(spec)}\n{file.parent.name}", states[file], DASH, DASH)
     console().print(shown)
-    if any(re.search(r" [0-9a-f]{6}$", method) for method in methods):
+    if any(re.search(r" [0-9a-f]{6}$", one.method) for one in listed):
         typer.echo("A hash after a name: several fields were changed, or the method is a custom one; see its record.")
     for file, spec in unfinished.items():
         if states[file] == "unfinished":
@@ -239,11 +298,23 @@ def _record_beside(file: Path) -> Path:
 
 def _state(folder: Path) -> str:
     """`diverged` if only a diverged checkpoint is left, since the same command would diverge again."""
+    from osscl.storage import is_locked
+
+    if is_locked(folder):
+        return "running"
     diverged = any(folder.glob("checkpoint.diverged*")) and not any(folder.glob("checkpoint.safetensors"))
     return "diverged" if diverged else "unfinished"
 
 
-def _known_schedules(names: str, known: set[str]) -> set[str]:
+def _of_schedules(listed: Sequence[ListedRun], names: str | None) -> list[ListedRun]:
+    wanted = _known_schedules(names, {one.schedule for one in listed})
+    return [one for one in listed if wanted is None or one.schedule in wanted]
+
+
+def _known_schedules(names: str | None, known: set[str]) -> set[str] | None:
+    """The schedules that are asked for; None for all."""
+    if names is None:
+        return None
     wanted = {name.strip() for name in names.split(",")}
     if known and (missing := wanted - known):
         raise unknown("schedule", min(missing), sorted(known))
@@ -251,8 +322,6 @@ def _known_schedules(names: str, known: set[str]) -> set[str]:
 
 
 def _read_spec(file: Path) -> "RunSpec | None":
-    import json
-
     from osscl.runs.spec import spec_from_plain
 
     try:
@@ -261,10 +330,15 @@ def _read_spec(file: Path) -> "RunSpec | None":
         return None
 
 
-def _title(spec: "RunSpec", method: str) -> str:
-    from osscl.report.naming import setting_words
+def _title(setting: str, method: str, spec: "RunSpec") -> str:
+    return f"{setting}: {method}, {spec.schedule.name}, seed {spec.seed}"
 
-    return f"{setting_words(spec.scenario)}: {method}, {spec.schedule.name}, seed {spec.seed}"
+
+def _unfinished_title(spec: "RunSpec | None") -> str:
+    from osscl.report.naming import setting_words
+    from osscl.runs.spec import display_name
+
+    return "unreadable spec" if spec is None else _title(setting_words(spec.scenario), display_name(spec), spec)
 
 
 def _resume_command(file: Path, spec: "RunSpec | None", folder: Path) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 import yaml
@@ -17,12 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from osscl.config import flat, plain
-from osscl.methods.base import SCHEDULES
-from osscl.runs.checkpoint import Watcher
-from osscl.runs.progress import PlainProgress, live_progress
-from osscl.runs.record import RunRecord, StepRecord
-from osscl.runs.spec import RunSpec, describe_schedule, display_name, spec_to_plain
-from osscl.text import printable
+from osscl.text import printable, printable_lines, unguarded
+
+if TYPE_CHECKING:
+    from osscl.runs.checkpoint import Watcher
+    from osscl.runs.record import RunRecord, StepRecord
+    from osscl.runs.spec import RunSpec
 
 DASH = "—"
 
@@ -37,16 +37,20 @@ def on_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()  # it may be closed
 
 
-def watching(title: str) -> AbstractContextManager[Watcher]:
+def watching(title: str) -> "AbstractContextManager[Watcher]":
     """Show the progress of a command: a bar in a terminal, lines elsewhere."""
-    return live_progress(title, Console()) if on_terminal() else nullcontext(PlainProgress(title))
+    from osscl.runs.progress import PlainProgress, live_progress
+
+    shown = printable(title)
+    screen = Console(file=unguarded(sys.stdout)) if on_terminal() else None
+    return nullcontext(PlainProgress(shown)) if screen is None else live_progress(shown, screen)
 
 
 class SafeTable(Table):
     """A table whose cells may hold names from files: control characters in them are escaped."""
 
     def add_row(self, *cells: Any, **style: Any) -> None:
-        safe = ("\n".join(map(printable, cell.split("\n"))) if isinstance(cell, str) else cell for cell in cells)
+        safe = (printable_lines(cell) if isinstance(cell, str) else cell for cell in cells)
         super().add_row(*safe, **style)
 
 
@@ -73,7 +77,7 @@ def number(value: float | None, digits: int = 1) -> str:
     return DASH if value is None else f"{value:.{digits}f}"
 
 
-def announce(spec: RunSpec, out: Path) -> None:
+def announce(spec: "RunSpec", out: Path) -> None:
     """Print the spec of a run about to start, its id and its folder; of a finished run only the last two."""
     finished = (out / spec.id / f"{spec.id}.json").exists()
     if not finished:
@@ -83,7 +87,9 @@ def announce(spec: RunSpec, out: Path) -> None:
         typer.echo("# This run is finished; it is not run again.")
 
 
-def print_id(spec: RunSpec, out: Path) -> None:
+def print_id(spec: "RunSpec", out: Path) -> None:
+    from osscl.runs.spec import describe_schedule, display_name
+
     typer.echo(
         f"# {display_name(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}"
     )
@@ -98,8 +104,10 @@ LineByLine.add_representer(
 )
 
 
-def print_spec(spec: RunSpec, *, full: bool = False) -> None:
+def print_spec(spec: "RunSpec", *, full: bool = False) -> None:
     """Print what differs from the defaults of the method, or the `full` spec, which `osscl run --spec` reads."""
+    from osscl.runs.spec import spec_to_plain
+
     shown = spec_to_plain(spec) if full else _without_defaults(spec)
     typer.echo(yaml.dump(shown, Dumper=LineByLine, sort_keys=False, width=80).rstrip())
     if not full:
@@ -107,8 +115,10 @@ def print_spec(spec: RunSpec, *, full: bool = False) -> None:
         typer.echo(f"# {changed} of {total} method fields differ from their defaults; --dry-run --full shows all")
 
 
-def _without_defaults(spec: RunSpec) -> dict[str, Any]:
+def _without_defaults(spec: "RunSpec") -> dict[str, Any]:
     """The fields of a spec that are not at their defaults; those of the method are dotted, as `--set` takes them."""
+    from osscl.methods.base import SCHEDULES
+
     scenario, schedule = spec.scenario, spec.schedule
     kept = [field for field in fields(scenario) if getattr(scenario, field.name) != field.default]
     short = {
@@ -134,8 +144,10 @@ def _changed_fields(config: Any) -> dict[str, Any]:
     return {key: value for key, value in _method_fields(config).items() if defaults.get(key, missing) != value}
 
 
-def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
+def comparison(records: "Sequence[tuple[str, RunRecord]]") -> Group:
     """Runs side by side, a row per step: accuracy and gate, then forgetting and seconds."""
+    from osscl.runs.spec import describe_schedule
+
     first = records[0][1]
     seeds = sorted({record.spec.seed for _, record in records})
     gated = [record for _, record in records if any(step.gate is not None for step in record.steps)][-1:]
@@ -165,10 +177,10 @@ def comparison(records: Sequence[tuple[str, RunRecord]]) -> Group:
     table.add_row("forgetting", *(number(record.forgetting) for _, record in records))
     timed = [record.minutes for _, record in records]
     table.add_row("seconds", *(number(None if one is None else 60 * one, 0) for one in timed))
-    return Group(table, Text(caption))  # rich would wrap a table's own caption at the table's width
+    return Group(table, Text(printable(caption)))  # rich would wrap a table's own caption at the table's width
 
 
-def _gate_cells(step: StepRecord | None) -> list[str]:
+def _gate_cells(step: "StepRecord | None") -> list[str]:
     if step is None:
         return []
     if step.gate is None:

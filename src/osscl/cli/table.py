@@ -136,7 +136,7 @@ def show_plan(request: opt.TableRequest, recorded: opt.Recorded, execution: opt.
         (spec.id, ", ".join(filled[spec.id]), spec.seed, _state(spec, recorded, missing, execution)) for spec in specs
     ]
     columns = (Column("run"), Column("cells"), Column("seed", "number"), Column("state"))
-    cost = missing.cost(recorded.records.values())
+    cost = missing.cost(recorded.timings)
     part = f", part {request.shard[0]} of {request.shard[1]}" if request.shard else ""
     counts = f"{counted(len(specs), 'run')}, {len(missing.runs)} to run"
     title = f"{request.table.id}, schedule {request.schedule.name}{part}: {counts}"
@@ -183,7 +183,7 @@ def tables_list(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "
         unfinished = {spec.id for spec in missing.runs}
         done = [spec.id for spec in specs if spec.id in recorded.records and spec.id not in unfinished]
         runs |= {spec.id: runs.get(spec.id, False) or spec.id in done for spec in specs}
-        cost = missing.cost(recorded.records.values())
+        cost = missing.cost(recorded.timings)
         minutes = None if missing.runs and cost.unknown == len(missing.runs) else round(cost.seconds / 60 + 0.49)
         rows.append((one.id, one.brief, len(one.cells), len(specs), len(done), minutes, cost.unknown))
     names = ("cells", "runs", "recorded", "minutes", "unknown")

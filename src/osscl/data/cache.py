@@ -1,10 +1,9 @@
-"""The folders of data sets and caches, and the cache of decoded data sets."""
+"""The cache of decoded data sets."""
 
 import contextlib
 import json
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -14,40 +13,9 @@ from typing import Any
 import numpy as np
 
 from osscl.data.images import Decoded
-from osscl.errors import UserError
+from osscl.places import cache_dir as cache_dir
+from osscl.places import data_dir as data_dir
 from osscl.storage import digest_of, draft_folder, remove_drafts
-
-
-def data_dir(flag: Path | None) -> Path:
-    """The folder of the extracted data sets: the flag, else $OSSCL_DATA, else a folder in the user's cache."""
-    if flag is not None:
-        return flag
-    named = os.environ.get("OSSCL_DATA")
-    return Path(named) if named else _user_cache() / "data"
-
-
-def cache_dir() -> Path:
-    """The folder for files that can be recomputed: $OSSCL_CACHE, else the user's cache."""
-    named = os.environ.get("OSSCL_CACHE")
-    return Path(named) if named else _user_cache()
-
-
-def _user_cache() -> Path:
-    """This package's folder in the cache folder of the platform; XDG_CACHE_HOME takes precedence on all of them."""
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    if xdg:
-        return Path(xdg) / "osscl"
-    try:
-        home = Path.home()
-    except RuntimeError:  # a user without a home, as in some containers
-        raise UserError("there is no home folder for a cache: set XDG_CACHE_HOME to a folder") from None
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "osscl"
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else home / "AppData" / "Local") / "osscl"
-    return home / ".cache" / "osscl"
-
 
 FORMAT = 2  # raise it when the same files would decode to other arrays
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import secrets
 import shutil
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import TracebackType
 
 from osscl.data.benchmarks import Archive, dataset
 from osscl.errors import DataError, UserError
+from osscl.text import unguarded
 
 
 def fetch(name: str, data_dir: Path) -> str:
@@ -82,7 +84,7 @@ class _Bar:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True))
+        self._progress = Progress(*columns, console=Console(file=unguarded(sys.stderr)))
         self._task = self._progress.add_task(title, total=None)
         self.total = 0
 

@@ -1,11 +1,12 @@
 """Image files: labelled folders, unlabelled piles, and decoding to one size."""
 
+import contextlib
 import functools
 import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,8 +195,7 @@ def decoded(
             return str(error)
 
     found = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool, warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large photographs of the user are fine
+    with ThreadPoolExecutor(os.cpu_count()) as pool, without_warnings_of_pillow():
         for row in pool.map(try_to_read, files):
             found.append(row)
             progress(len(found), len(files))
@@ -236,7 +236,18 @@ def _selected(path: Path, below: Sequence[Path]) -> list[Path]:
 
 def read_images(paths: Sequence[Path], images: ImageFormat) -> Tensor:
     """Read image files in a model's format."""
-    return _stacked([read_picture(path, images.size, images.channels) for path in paths], images.size, images.channels)
+    with without_warnings_of_pillow():
+        rows = [read_picture(path, images.size, images.channels) for path in paths]
+    return _stacked(rows, images.size, images.channels)
+
+
+@contextlib.contextmanager
+def without_warnings_of_pillow() -> Iterator[None]:
+    """Large photographs and odd metadata are fine; a picture that cannot be decoded is refused by name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        warnings.filterwarnings("ignore", module=r"PIL(\.|$)")
+        yield
 
 
 def _stacked(rows: Sequence[Tensor], size: int, channels: int) -> Tensor:

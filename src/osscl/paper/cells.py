@@ -1,14 +1,14 @@
 """A table of the paper as data: its cells, what the paper prints in each, the run that fills it; also on digits."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal
 
 from osscl.config import override
 from osscl.methods.base import DEMO, Schedule
-from osscl.runs.spec import RunSpec, make_spec, on_small_net
+from osscl.runs.spec import RunSpec, ids_with_seeds, make_spec, on_small_net, with_seed
 from osscl.stream.scenario import ScenarioSpec
 
 # What a cell shows of a run: its final accuracy in %, also with our head instead of its own, or minutes of some phases.
@@ -52,7 +52,14 @@ class Cell:
 
     def spec(self, schedule: Schedule, seed: int) -> RunSpec:
         """The complete run of this cell."""
-        return _spec(self.scenario, self.configuration, self.changes, self.small, schedule, seed)
+        return with_seed(self._spec_of_any_seed(schedule), seed)
+
+    def run_ids(self, schedule: Schedule, seeds: Iterable[int]) -> list[str]:
+        """The ids of its runs, for which no spec of each seed is needed."""
+        return ids_with_seeds(self._spec_of_any_seed(schedule), seeds)
+
+    def _spec_of_any_seed(self, schedule: Schedule) -> RunSpec:
+        return _spec(self.scenario, self.configuration, self.changes, self.small, schedule)
 
 
 @dataclass(frozen=True)
@@ -99,9 +106,9 @@ class Table:
 
 @functools.cache  # tables share cells, and the id of a spec is expensive
 def _spec(
-    scenario: ScenarioSpec, configuration: str, changes: tuple[str, ...], small: bool, schedule: Schedule, seed: int
-) -> RunSpec:
-    made = make_spec(scenario, configuration, schedule, seed)
+    scenario: ScenarioSpec, configuration: str, changes: tuple[str, ...], small: bool, schedule: Schedule
+) -> RunSpec:  # fmt: skip
+    made = make_spec(scenario, configuration, schedule, seed=0)
     is_sized = schedule.small_net or schedule == DEMO  # by make_spec
     method = on_small_net(made.method) if small and not is_sized else made.method
     fitting = [_with_stand_in(change) for change in changes] if small or is_sized else changes

@@ -177,12 +177,12 @@ def findings(claims: Iterable[Claim], records: Records, trials: bool = False) ->
     return found
 
 
-def worlds(records: Records) -> Mapping[tuple[Data, Schedule], Sequence[int]]:
+def worlds(records: Records) -> Mapping[tuple[Data, Schedule], tuple[int, ...]]:
     """The data and schedules of records, and their seeds."""
     seeds: dict[tuple[Data, Schedule], set[int]] = {}
     for record in records.values():
         seeds.setdefault(world_of(record), set()).add(record.spec.seed)
-    return {world: sorted(some) for world, some in seeds.items()}
+    return {world: tuple(sorted(some)) for world, some in seeds.items()}
 
 
 def world_of(record: RunRecord) -> tuple[Data, Schedule]:
@@ -190,16 +190,16 @@ def world_of(record: RunRecord) -> tuple[Data, Schedule]:
     return "demo" if record.spec.scenario.main == "digits" else "paper", record.spec.schedule
 
 
-def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, seeds: Sequence[int]) -> Finding:
+def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, seeds: tuple[int, ...]) -> Finding:
     distinct = {
-        tuple(_run_id(cell, data, schedule, seeds[0]) for cell in (comparison.better, comparison.worse)): comparison
+        tuple(_run_ids(cell, data, schedule, seeds)[0] for cell in (comparison.better, comparison.worse)): comparison
         for comparison in reversed(claim.comparisons)
     }
     comparisons = tuple(reversed(distinct.values()))
     measure: Measure = "reference" if claim.quantity == "minutes" else "accuracy"
 
     def recorded(cell: Cell) -> list[RunRecord]:
-        found = (record_for(records, _run_id(cell, data, schedule, seed), measure) for seed in seeds)
+        found = (record_for(records, id, measure) for id in _run_ids(cell, data, schedule, seeds))
         return [record for record in found if record is not None]
 
     compared = [
@@ -212,8 +212,8 @@ def _finding(claim: Claim, records: Records, data: Data, schedule: Schedule, see
 
 
 @functools.cache
-def _run_id(cell: Cell, data: Data, schedule: Schedule, seed: int) -> str:
-    return (cell_on_demo(cell) if data == "demo" else cell).spec(schedule, seed).id
+def _run_ids(cell: Cell, data: Data, schedule: Schedule, seeds: tuple[int, ...]) -> list[str]:
+    return (cell_on_demo(cell) if data == "demo" else cell).run_ids(schedule, seeds)
 
 
 def _alike(claim: Claim) -> Callable[[RunRecord, RunRecord], bool]:

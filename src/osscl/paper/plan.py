@@ -5,7 +5,8 @@ import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
+from statistics import fmean
+from typing import NamedTuple
 
 from osscl.config import flat, plain
 from osscl.errors import DataError, SpecError
@@ -13,7 +14,8 @@ from osscl.methods.base import DEMO, Schedule
 from osscl.paper.cells import ACCURACIES, Cell, Measure
 from osscl.runs.engine import reference_key
 from osscl.runs.index import read_files
-from osscl.runs.record import RunRecord, is_retimed, record_files
+from osscl.runs.kept import record_files
+from osscl.runs.record import RunRecord, is_retimed
 from osscl.runs.spec import RunSpec
 
 Records = Mapping[str, RunRecord]  # by id; the second, timed record of a run by `retimed_id(id)`
@@ -70,15 +72,17 @@ def runs_of(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> 
 def cells_by_run(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> dict[str, list[str]]:
     """The names of the cells that each run fills, by its id."""
     names: dict[str, list[str]] = {}
-    for seed in seeds:
-        for cell in cells:
-            names.setdefault(cell.spec(schedule, seed).id, []).append(cell.name)
+    wanted = list(seeds)
+    for cell in cells:
+        for id in cell.run_ids(schedule, wanted):
+            names.setdefault(id, []).append(cell.name)
     return names
 
 
 def to_be_timed(cells: Sequence[Cell], schedule: Schedule, seeds: Iterable[int]) -> set[str]:
     """Ids of the runs whose time a cell shows."""
-    return {cell.spec(schedule, seed).id for seed in seeds for cell in cells if cell.measure not in ACCURACIES}
+    wanted, timed = list(seeds), [cell for cell in cells if cell.measure not in ACCURACIES]
+    return {id for cell in timed for id in cell.run_ids(schedule, wanted)}
 
 
 def by_reference(specs: Sequence[RunSpec]) -> list[list[RunSpec]]:
@@ -107,38 +111,57 @@ def sharded(specs: Sequence[RunSpec], shard: tuple[int, int]) -> list[RunSpec]:
     return [spec for spec in specs if spec.id in mine]
 
 
-def cost_of(specs: Sequence[RunSpec], records: Iterable[RunRecord]) -> Cost:
-    """Expected cost of runs, with a shared reference counted once."""
-    evidence: dict[Hashable, list[RunRecord]] = {}
-    for record in records:
-        evidence.setdefault(weight_of(record.spec), []).append(record)
-    rest, references, unknown = 0.0, dict[str, float](), 0
-    for spec in specs:
-        expected = _expected(spec, evidence.get(weight_of(spec), []))
-        key = reference_key(spec)
-        if key is not None:
-            references[key] = max(references.get(key, 0.0), expected[0] if expected else 0.0)
-        if expected is None:
-            unknown += 1
-        else:
-            rest += expected[1]
-    return Cost(rest + sum(references.values()), len(references), unknown)
+class Timings:
+    """Recorded times, from which those of further runs are expected."""
+
+    def __init__(self, records: Iterable[RunRecord]) -> None:
+        self._alike: dict[Hashable, dict[_Kind, list[RunRecord]]] = {}
+        for record in records:
+            kinds = self._alike.setdefault(weight_of(record.spec), {})
+            kinds.setdefault(_kind_of(record), []).append(record)
+
+    def cost(self, specs: Sequence[RunSpec]) -> Cost:
+        """Expected cost of runs, with a shared reference counted once."""
+        rest, references, unknown = 0.0, dict[str, float](), 0
+        for spec in specs:
+            expected = self._expected(spec)
+            key = reference_key(spec)
+            if key is not None:
+                references[key] = max(references.get(key, 0.0), expected[0] if expected else 0.0)
+            if expected is None:
+                unknown += 1
+            else:
+                rest += expected[1]
+        return Cost(rest + sum(references.values()), len(references), unknown)
+
+    def _expected(self, spec: RunSpec) -> tuple[float, float] | None:
+        """Seconds of the reference and of everything else, from the most comparable runs of the same weight."""
+        kinds = self._alike.get(weight_of(spec))
+        if not kinds:
+            return None
+        best = max(_comparability(spec, kind) for kind in kinds)
+        chosen = [(kind, runs) for kind, runs in kinds.items() if _comparability(spec, kind) == best]
+        times = [_scaled(split_seconds(run), kind, spec) for kind, runs in chosen for run in runs]
+        return fmean(reference for reference, _ in times), fmean(rest for _, rest in times)
 
 
-def _expected(spec: RunSpec, alike: Sequence[RunRecord]) -> tuple[float, float] | None:
-    """Seconds of the reference and of everything else, from the most comparable runs of the same weight."""
-    if not alike:
-        return None
-    ranks = [_comparability(spec, record) for record in alike]
-    best = max(ranks)
-    times = [_scaled(record, spec) for record, rank in zip(alike, ranks, strict=True) if rank == best]
-    return mean(reference for reference, _ in times), mean(rest for _, rest in times)
+class _Kind(NamedTuple):
+    """What decides how well the time of a run predicts that of another one, and how it is scaled."""
+
+    timed: bool
+    share: float  # of the schedule
+    method: Hashable
+    unlabeled: int
 
 
-def _comparability(spec: RunSpec, record: RunRecord) -> tuple[bool, bool, bool]:
-    """How well a record predicts a run, most important first: other work on the device may double a time."""
-    same_share = record.spec.schedule.share == spec.schedule.share
-    return record.made_by.timed, same_share, record.spec.method == spec.method
+def _kind_of(record: RunRecord) -> _Kind:
+    spec = record.spec
+    return _Kind(record.made_by.timed, spec.schedule.share, spec.method, _unlabeled(spec))
+
+
+def _comparability(spec: RunSpec, kind: _Kind) -> tuple[bool, bool, bool]:
+    """How well such runs predict one, most important first: other work on the device may double a time."""
+    return kind.timed, kind.share == spec.schedule.share, kind.method == spec.method
 
 
 def weight_of(spec: RunSpec) -> Hashable:
@@ -159,12 +182,11 @@ def _costs(field: str) -> bool:
     return name in ("backbone", "ssl", "pretrained", "unlabeled", "batch", "min_updates") or name.startswith("epoch")
 
 
-def _scaled(record: RunRecord, wanted: RunSpec) -> tuple[float, float]:
-    """A record's seconds, scaled by the schedule's share, and for the reference by the number of images."""
-    share = wanted.schedule.share / record.spec.schedule.share
-    images = _unlabeled(wanted) / _unlabeled(record.spec) if _unlabeled(record.spec) else 1.0
-    reference, rest = split_seconds(record)
-    return reference * share * images, rest * share
+def _scaled(seconds: tuple[float, float], kind: _Kind, wanted: RunSpec) -> tuple[float, float]:
+    """A run's seconds, scaled by the schedule's share, and for the reference by the number of images."""
+    share = wanted.schedule.share / kind.share
+    images = _unlabeled(wanted) / kind.unlabeled if kind.unlabeled else 1.0
+    return seconds[0] * share * images, seconds[1] * share
 
 
 def _unlabeled(spec: RunSpec) -> int:

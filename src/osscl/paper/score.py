@@ -107,7 +107,7 @@ def outcomes(table: Table, records: Records, schedule: Schedule, seeds: Sequence
 
 
 def outcome(cell: Cell, records: Records, schedule: Schedule, seeds: Sequence[int]) -> Outcome:
-    runs = [record_for(records, cell.spec(schedule, seed).id, cell.measure) for seed in seeds]
+    runs = [record_for(records, id, cell.measure) for id in cell.run_ids(schedule, seeds)]
     found = [record for record in runs if record is not None]
     values = [(record, value) for record in found if (value := measured(record, cell.measure)) is not None]
     is_time = cell.measure not in ACCURACIES
@@ -141,7 +141,7 @@ def measured(record: RunRecord, measure: Measure) -> float | None:
 def other_schedules(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> dict[str, int]:
     """How many runs of a table are recorded at other schedules, whose numbers are not mixed in."""
     counts = {
-        name: len({id for cell in table.cells for seed in seeds if (id := cell.spec(other, seed).id) in records})
+        name: len({id for cell in table.cells for id in cell.run_ids(other, seeds) if id in records})
         for name, other in SCHEDULES.items()
         if other != schedule
     }

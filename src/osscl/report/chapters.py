@@ -52,7 +52,7 @@ class Entry:
         name = display_name(self.first.spec)
         return name if name in CONFIGURATIONS else None
 
-    @property
+    @cached_property
     def finals(self) -> dict[int, float]:
         """Final accuracy by seed."""
         return {run.spec.seed: run.final for run in self.runs}

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
 from osscl.paper.score import Verdict
+from osscl.text import csv_text, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -25,7 +26,6 @@ LATEX = {
     "≥": r"$\geq$", "≤": r"$\leq$", "·": r"$\cdot$", "γ": r"$\gamma$", "λ": r"$\lambda$", "τ": r"$\tau$",
     "η": r"$\eta$", "∪": r"$\cup$", "Û": r"$\hat U$", "²": "$^2$",
 }  # fmt: skip
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that starts with one of these
 ROOM = 10  # terminal columns that a column of text needs
 SYMBOLS = re.compile(r"\b(UR|SL|U|T|L|τ)_(t−1|[A-Za-z]+)\b")
 
@@ -124,7 +124,7 @@ def value_text(value: Value) -> str:
         return DASH
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
-    return verdict_text(value) if isinstance(value, Verdict) else str(value)
+    return verdict_text(value) if isinstance(value, Verdict) else printable(str(value))
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -171,7 +171,7 @@ def _csv(column: Column, value: Value) -> list[str]:
         return [value.kind, _csv_number(value.distance)][:count]
     if isinstance(value, tuple):
         return [" ".join(map(str, value))]
-    return [f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else str(value)]
+    return [csv_text(value) if isinstance(value, str) else str(value)]
 
 
 def _csv_number(value: float | None) -> str:
@@ -209,7 +209,8 @@ def to_rich(table: ResultTable, width: int) -> "Group":
         made.add_column(column.name, overflow="fold", justify=justify, no_wrap=i in whole)
     for row in cells:
         made.add_row(*row)
-    return Group(Text(table.title), Text(), made, Text(), *map(Text, table.notes))
+    notes = (Text(printable(note)) for note in table.notes)
+    return Group(Text(printable(table.title)), Text(), made, Text(), *notes)
 
 
 def _unbroken(table: ResultTable, cells: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
-from scipy import stats
+from scipy.special import stdtrit  # importing scipy.stats takes half a second
 
 from osscl.config import content_id, plain
 from osscl.data.images import ImageBank
@@ -57,7 +57,7 @@ def payload(records: Sequence[RunRecord], banks: Mapping[str, ImageBank]) -> Jso
         "known": {name: words for name, words, _ in KNOWN},
         "sprites": [{"uri": s.uri, "across": s.across, "down": s.down} for s in pictures.sprites],
         # Student's t for two-sided 95 % intervals, by degrees of freedom from 1.
-        "t95": [round(float(stats.t.ppf(0.975, freedom)), 4) for freedom in range(1, max(2, most))],
+        "t95": [round(float(stdtrit(freedom, 0.975)), 4) for freedom in range(1, max(2, most))],
     }
 
 
@@ -107,7 +107,7 @@ def entry_numbers(entry: Entry, pictures: StripImages) -> Json:
         "name": entry.name,
         "named": entry.configuration is not None,
         "seeds": [run.spec.seed for run in entry.runs],
-        "streams": [_stream_id(run) for run in entry.runs],
+        "streams": _stream_ids(entry),
         "tests": [_test_id(run) for run in entry.runs],
         "updates": entry.updates,
         "final": [round(run.final, 6) for run in entry.runs],
@@ -146,10 +146,10 @@ def _test_id(run: RunRecord) -> str:
     return content_id((run.class_order, run.evaluated_on, run.evaluated_rows, run.spec.stream, main), 6)
 
 
-def _stream_id(run: RunRecord) -> str:
+def _stream_ids(entry: Entry) -> list[str]:
     """Equal for runs that met the same images in every step: their differences can be paired."""
-    stream = plain(replace(run.spec.scenario, memory=0))
-    return content_id((stream, run.spec.seed, _test_id(run), sorted(run.content.items())), 6)
+    stream = plain(replace(entry.first.spec.scenario, memory=0))
+    return [content_id((stream, run.spec.seed, _test_id(run), sorted(run.content.items())), 6) for run in entry.runs]
 
 
 def _over_steps(entry: Entry, part: str, readings: Sequence[Reading]) -> Json:
@@ -190,12 +190,12 @@ def _tiles(tiles: Sequence[Tile]) -> list[Json]:
 def _mean_matrix(runs: Sequence[RunRecord]) -> list[list[float]]:
     """Accuracy after step t (row) on the classes of step k (column), mean over seeds."""
     steps = range(len(runs[0].accuracy))
-    return [[round(mean(run.accuracy[t][k] for run in runs), 1) for k in range(t + 1)] for t in steps]
+    return [[round(fmean(run.accuracy[t][k] for run in runs), 1) for k in range(t + 1)] for t in steps]
 
 
 def _mean_drops(runs: Sequence[RunRecord]) -> list[float]:
     """Points lost on the classes of each step but the last, mean over seeds."""
-    return [round(mean(lost), 2) for lost in zip(*(drops(run.accuracy) for run in runs), strict=True)]
+    return [round(fmean(lost), 2) for lost in zip(*(drops(run.accuracy) for run in runs), strict=True)]
 
 
 def _phase_minutes(runs: Sequence[RunRecord]) -> dict[str, float]:

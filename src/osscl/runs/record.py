@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,13 @@ from osscl import metrics
 from osscl.config import added_later, from_plain, plain
 from osscl.errors import DataError, UserError, shown
 from osscl.methods.base import PhaseReport
+from osscl.runs.kept import record_files
 from osscl.runs.spec import ForeignConfig, RunSpec, spec_from_plain, spec_to_plain
 from osscl.storage import write_text
 
 FORMAT = "osscl record 1"
 BINS = 50  # of the score histograms, over [-1, 1]
 ROUNDING = 1e-3  # of accuracies in %, which are means in single precision
-TIMED = "timed"  # folder, below that of all runs, of runs that were repeated for their time
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _flaw_of_values(record: RunRecord) -> str:
         return "accuracies must be in [0, 100]"
     if not all(0 <= value <= 100 + ROUNDING for value in (record.other_heads or {}).values()):
         return "other_heads must be in [0, 100]"
-    if any(count < 0 for row in record.confusion for count in row):
+    if any(min(row) < 0 for row in record.confusion):
         return "confusion must have counts of at least 0"
     if sum(map(sum, record.confusion)) != record.evaluated_rows:
         return f"confusion must add up to evaluated_rows, {record.evaluated_rows}"
@@ -298,9 +298,14 @@ def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
     """Every record below a folder, once, and one problem per damaged file."""
     from osscl.runs.index import read_files  # which imports this module
 
+    return distinct_records(read_files(record_files(folder)))
+
+
+def distinct_records(found: "Iterable[tuple[Path, RunRecord | DataError]]") -> tuple[list[RunRecord], list[str]]:
+    """The records of these files, each once, and one problem per damaged file."""
     records: dict[str, RunRecord] = {}
     problems = []
-    for path, record in read_files(record_files(folder)):
+    for path, record in found:
         if isinstance(record, DataError):
             problems.append(str(record))
             continue
@@ -313,16 +318,6 @@ def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
 def is_retimed(first: RunRecord, other: RunRecord) -> bool:
     """Whether another record of a run has the time that the first one lacks."""
     return other.made_by.timed and not first.made_by.timed
-
-
-def record_files(folder: Path) -> list[Path]:
-    """The record files below a folder, repeated runs last; other JSON is skipped."""
-    found = sorted(folder.rglob("*.json"), key=lambda path: (TIMED in path.relative_to(folder).parts, path))
-    return [
-        path
-        for path in found
-        if not (path.name.startswith(".") or path.name == "spec.json" or path.parent.name in ("bench", "studies"))
-    ]
 
 
 def commit() -> str:

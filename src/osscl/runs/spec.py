@@ -2,11 +2,12 @@
 
 import functools
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
-from osscl.config import content_id, from_plain, plain, require
+from osscl.config import from_plain, identifying, identifying_text, plain, require, text_id
 from osscl.errors import SpecError, unknown
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS_UNLIMITED, method_name
@@ -14,6 +15,8 @@ from osscl.methods.base import DEMO, PAPER, SCHEDULES, SMOKE, Schedule
 from osscl.methods.ursl import UrslConfig
 from osscl.stream.scenario import ScenarioSpec
 from osscl.vision.encoder import EncoderConfig
+
+SEED_HERE = secrets.token_hex()  # stands for the seed in a text; random, so that no value of a spec equals it
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,19 @@ class RunSpec:
     @functools.cached_property
     def id(self) -> str:
         """The configuration's name (the method's, if the config has none), the setting, and a hash of all fields."""
+        return self._id_with(self.seed)
+
+    def _id_with(self, seed: int) -> str:
+        name, before, after = self._id_parts
+        return f"{name}-s{seed}-{text_id(f'{before}{seed}{after}')}"
+
+    @functools.cached_property
+    def _id_parts(self) -> tuple[str, str, str]:
+        """The id before the seed, and what is hashed before and after it: most runs differ from another in the seed."""
         name = configuration_name(self.method) or self.type
-        return f"{name}-{self.scenario.main}-{self.schedule.name}-s{self.seed}-{content_id([self.type, self])}"
+        text = identifying_text([self.type, {**identifying(self), "seed": SEED_HERE}])
+        before, after = text.split(json.dumps(SEED_HERE))
+        return f"{name}-{self.scenario.main}-{self.schedule.name}", before, after
 
     @property
     def type(self) -> str:
@@ -255,7 +269,14 @@ def spec_from_plain(data: Mapping[str, Any], config: type | None = None, *, reco
 
 
 def with_seed(spec: RunSpec, seed: int) -> RunSpec:
-    return replace(spec, seed=seed)
+    made = replace(spec, seed=seed)
+    made.__dict__["_id_parts"] = spec._id_parts
+    return made
+
+
+def ids_with_seeds(spec: RunSpec, seeds: Iterable[int]) -> list[str]:
+    """The ids of a spec with other seeds."""
+    return [spec._id_with(seed) for seed in seeds]
 
 
 def demo_specs(seed: int, smallest: bool = False) -> dict[str, RunSpec]:
