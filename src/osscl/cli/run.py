@@ -166,15 +166,13 @@ def stream(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the stream to this file.")] = None,
 ) -> None:
     """Show a stream step by step; --out writes it to a file for `osscl run --stream`."""
-    import json
-
     from osscl.cli.show import console, new_table
     from osscl.device import pick_device
     from osscl.runs.run import load_banks
     from osscl.runs.spec import with_seed
-    from osscl.storage import refuse_to_overwrite, write_text
+    from osscl.storage import refuse_to_overwrite
     from osscl.stream.build import build_stream
-    from osscl.stream.manifest import rows_digest, to_manifest
+    from osscl.stream.manifest import rows_digest, to_manifest, write_manifest
 
     flags = {
         "main": main, "peripheral": peripheral, "labeled": labeled, "labels_per_class": labels_per_class,
@@ -197,7 +195,7 @@ def stream(
     kind = "validation" if made.validation else "test"
     typer.echo(f"rows: {rows_digest(manifest)}; accuracy is measured on {len(made.held_out)} {kind} images")
     if out is not None:
-        write_text(out, json.dumps(manifest))
+        write_manifest(out, manifest)
         typer.echo(f"written to {out}")
 
 
