@@ -173,10 +173,13 @@ def write_sealed(path: Path, content: Any) -> None:
 def read_sealed(path: Path) -> Any:
     """What `write_sealed` wrote; raises FileNotFoundError without a file, and DamagedFile if it has changed since."""
     try:
-        return unsealed(json.loads(path.read_text(encoding="utf-8")))["content"]
+        fields = unsealed(json.loads(path.read_text(encoding="utf-8")))
+        if fields.keys() != {"content"}:
+            raise DamagedFile
+        return fields["content"]
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, RecursionError, DamagedFile):
+    except (OSError, ValueError, RecursionError, DamagedFile):
         raise DamagedFile(f"{path} is damaged: its content is not what was written") from None
 
 

@@ -63,22 +63,23 @@ def mutated(value: object, rng: random.Random) -> object:
     return rng.choice(WORDS)
 
 
-def agrees(given: object, read: object) -> bool:
-    """Whether what was read says everything that was given; None and left out fields mean a default."""
+def disagreement(given: object, read: object, where: str = "") -> str:
+    """Where what was read differs from what was given; None and left out fields mean a default."""
     if given is None:
-        return True
-    if isinstance(given, dict):
-        return isinstance(read, dict) and all(key in read and agrees(given[key], read[key]) for key in given)
-    if isinstance(given, list):
-        same = isinstance(read, list | tuple) and len(given) == len(read)
-        return same and all(agrees(a, b) for a, b in zip(given, read, strict=True))
-    if isinstance(given, bool) or isinstance(read, bool):
-        return given is read
+        return ""
+    if isinstance(given, dict) and isinstance(read, dict):
+        differences = (disagreement(given[key], read.get(key, "left out"), f"{where}.{key}") for key in given)
+        return next(filter(None, differences), "")
+    if isinstance(given, list) and isinstance(read, list | tuple) and len(given) == len(read):
+        pairs = enumerate(zip(given, read, strict=True))
+        return next(filter(None, (disagreement(a, b, f"{where}[{i}]") for i, (a, b) in pairs)), "")
     if isinstance(given, str) and isinstance(read, float):
-        return float(given) == read  # YAML 1.1 reads 1e-3 as text
-    if isinstance(given, str) and isinstance(read, dict):
-        return read.get("name") == given  # a schedule by its name
-    return given == read
+        same = float(given) == read  # YAML 1.1 reads 1e-3 as text
+    elif isinstance(given, str) and isinstance(read, dict):
+        same = read.get("name") == given  # a schedule by its name
+    else:
+        same = given == read and isinstance(given, bool) == isinstance(read, bool)
+    return "" if same else f"{where}: {str(given)[:100]!r} was read as {str(read)[:100]!r}"
 
 
 def documents_of(folder: Path) -> dict[str, Document]:
@@ -222,13 +223,17 @@ def _judge(attack: Attack, name: str, kind: Document, *, typed: bool) -> None:
     def is_right(value: object) -> bool:
         if (kind.recovers and value is None) or not kind.compared:
             return True
-        given = yaml.safe_load(kind.file.read_bytes())
+        text = kind.file.read_text()
+        given = yaml.safe_load(text) if name == "spec" else json.loads(text)
         if isinstance(given, dict):
             given = {key: item for key, item in given.items() if key not in (DIGEST, "digest")}
-        return agrees(kind.meant(given), value)
+        if wrong := disagreement(kind.meant(given), value):
+            details.append(wrong)
+        return not wrong
 
     text = kind.file.read_bytes()[:300] if kind.file.suffix != ".safetensors" else ""
-    attack.ledger.judge(f"mutated {name}", lambda: kind.read(kind.file), is_right, text)
+    details: list[object] = [text]
+    attack.ledger.judge(f"mutated {name}", lambda: kind.read(kind.file), is_right, details)
     if not (typed and kind.command):
         return
     code, out = called(*kind.command, kind.file)

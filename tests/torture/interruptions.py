@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from torture.faults import count_writes, fail_from, limit_file_size, signal_at
-from torture.jobs import Baseline, fresh, litter, result, resumes, start, typed
+from torture.jobs import Baseline, fresh, let_time_pass, litter, result, resumes, start, typed
 from torture.ledger import Attack
 
 MOST_AT_ONCE = 3  # interruptions of one command
@@ -41,6 +41,7 @@ def interrupted(attack: Attack, name: str, base: Baseline, numbers: tuple[int, .
     with fresh(attack.folder) as place:
         for words, seconds in zip(base.words, base.seconds, strict=True):
             for _ in range(MOST_AT_ONCE):
+                let_time_pass(place)
                 process = start(place, *words)
                 time.sleep(attack.rng.uniform(0, seconds))
                 process.send(attack.rng.choice(numbers))

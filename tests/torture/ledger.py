@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from osscl.errors import UserError
+from osscl.text import printable
 
+LONGEST_LINE = 1000  # of a refusal
 OUTCOMES = ("survived", "refused", "silent", "traceback")
 
 
@@ -35,8 +37,8 @@ class Ledger:
         try:
             value = read()
         except UserError as error:
-            one_line = "\n" not in str(error) and "\x1b" not in str(error)
-            self.add(attack, "refused" if one_line else "traceback", error)
+            line = printable(" ".join(str(error).split()))  # as the command line prints it
+            self.add(attack, "refused" if 0 < len(line) <= LONGEST_LINE else "traceback", line)
         except Exception:
             self.add(attack, "traceback", f"{detail} {traceback.format_exc()}")
         else:

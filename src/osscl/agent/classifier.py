@@ -33,7 +33,7 @@ from osscl.agent.store import (
 from osscl.config import plain
 from osscl.data.images import Array
 from osscl.device import pick_device
-from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, unknown
+from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, reason_of, unknown
 from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
@@ -477,7 +477,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             made.learned_images = LearnedImages(**saved["learned_images"])
             made.integer_labels = bool(saved.get("integer_labels", False))
         except OTHER_VERSION as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = reason_of(error)
             raise DataError(f"the agent in {place} was saved by another version ({reason})") from error
         return made
 

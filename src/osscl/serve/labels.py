@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from osscl.config import from_plain
+from osscl.config import convert
 from osscl.errors import UserError
 from osscl.serve.answers import NextLabel, NextLabels, RefusedRequest, class_name
 from osscl.storage import atomic_write, read_sealed, write_sealed
@@ -30,7 +30,7 @@ class LabelBook:
 
     def read(self) -> dict[str, NextLabel]:
         try:
-            return {row["id"]: from_plain(NextLabel, row) for row in read_sealed(self.file)}
+            return {row.id: row for row in convert(list[NextLabel], read_sealed(self.file), "labels")}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, UserError):
