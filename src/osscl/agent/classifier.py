@@ -30,7 +30,7 @@ from osscl.agent.store import (
     summarize_edit,
     summarize_step,
 )
-from osscl.config import plain
+from osscl.config import convert, plain
 from osscl.data.images import Array
 from osscl.device import pick_device
 from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, reason_of, unknown
@@ -473,7 +473,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             learner = learner_from_entry(saved, pick_device(str(device)), place)
             made = cls(**learner.parameters(), device=device)
             made._adopt(learner)
-            made.class_names, made.history, made.begun = saved["class_names"], history_of(saved), saved["begun"]
+            made.class_names = convert(list[str], saved["class_names"], "class_names")
+            made.history, made.begun = history_of(saved), saved["begun"]
             made.learned_images = LearnedImages(**saved["learned_images"])
             made.integer_labels = bool(saved.get("integer_labels", False))
         except OTHER_VERSION as error:
