@@ -86,7 +86,6 @@ def documents_of(folder: Path) -> dict[str, Document]:
     records = [path for path in RESULTS.rglob("*.json") if path.parent.name not in ("bench", "studies")]
     kinds = stored_files(folder)
     work = folder / "documents"
-    work.mkdir()
 
     def record(rng: random.Random) -> dict:
         return json.loads(rng.choice(records).read_text())
@@ -187,7 +186,7 @@ def _of_agents(kinds) -> dict[str, Document]:
 
 
 def documents(attack: Attack) -> None:
-    kinds = documents_of(attack.folder)
+    kinds = documents_of(attack.folder.parent)
     originals = {name: kind.file.read_bytes() for name, kind in kinds.items() if kind.file.exists()}
     names = [*kinds]
     names += ["spec", "record"] * (len(names) - 2)  # half of all

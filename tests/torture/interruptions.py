@@ -1,28 +1,16 @@
 """Jobs that are killed or told to stop, at random moments and before every write; the result must be the same."""
 
 import signal
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from torture.faults import count_writes, fail_from, limit_file_size, signal_at
+from torture.faults import fail_from, limit_file_size, signal_at
 from torture.jobs import Baseline, fresh, let_time_pass, litter, result, resumes, start, typed
 from torture.ledger import Attack
 
 MOST_AT_ONCE = 3  # interruptions of one command
 STOPPED = {0, 2, 3, 130, -signal.SIGINT, -signal.SIGTERM, -signal.SIGKILL, 143}
-
-
-def number_of_writes(folder: Path, base: Baseline) -> list[int]:
-    """Of each command of a job."""
-    with fresh(folder) as place:
-        counts = []
-        for words in base.words:
-            with tempfile.NamedTemporaryFile(dir=folder) as file:
-                typed(place, *words, before=count_writes(place, Path(file.name)))
-                counts.append(len(Path(file.name).read_text().splitlines()))
-    return counts
 
 
 def judged(place: Path, base: Baseline, name: str) -> tuple[str, str]:
@@ -81,7 +69,7 @@ def at_writes(
     """Each write of each command in turn, or as many of them, in a random order, as wanted."""
     seen, places = set(), []
     for name, base in bases.items():
-        for which, writes in enumerate(number_of_writes(attack.folder, base)):
+        for which, writes in enumerate(base.writes):
             if base.words[which] not in seen:  # several jobs begin with the same command
                 seen.add(base.words[which])
                 places += [(name, which, n, kind) for n in range(writes) for kind in kinds]

@@ -21,6 +21,7 @@ from PIL import Image
 from osscl.cli import main
 from osscl.runs.record import read_record
 from osscl.storage import is_draft, read_state
+from torture.faults import count_writes
 
 Words = tuple[object, ...]
 
@@ -178,6 +179,7 @@ class Baseline:
     words: tuple[Words, ...]
     result: dict[str, object]
     seconds: tuple[float, ...]  # of each command
+    writes: tuple[int, ...]  # of each command: how often it changed something on disk
     sizes: tuple[int, ...]  # of the files that it wrote
 
 
@@ -195,16 +197,18 @@ def undisturbed(folder: Path, wanted: list[str] | None = None) -> dict[str, Base
             assert not any(code for code, _ in told), f"{name}: {told}"
             first = result(place)
         with fresh(folder) as place:
-            seconds = []
+            seconds, writes = [], []
             for words in commands:
-                began = time.monotonic()
-                code, log = typed(place, *words)
+                began, lines = time.monotonic(), folder / "writes"
+                code, log = typed(place, *words, before=count_writes(place, lines))
                 assert code == 0, f"{name}: {log}"
                 seconds.append(time.monotonic() - began)
+                writes.append(len(lines.read_text().splitlines()))
+                lines.unlink()
             files = [path for path in place.rglob("*") if path.is_file()]
             drawn = {place / "photos", place / "more", place / "pile"}
             sizes = {path.stat().st_size for path in files if not drawn & {*path.parents}}
-            found[name] = Baseline(commands, result(place), tuple(seconds), tuple(sorted(sizes - {0})))
+            found[name] = Baseline(commands, result(place), tuple(seconds), tuple(writes), tuple(sorted(sizes - {0})))
             assert found[name].result == first, f"{name} differs from one time to the next"
     return found
 

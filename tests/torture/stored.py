@@ -1,5 +1,6 @@
 """One bit is flipped in a stored file of every kind: the right answer, or one line."""
 
+import functools
 import os
 import signal
 from collections.abc import Callable
@@ -45,8 +46,9 @@ class Kind:
     cached: bool = False
 
 
+@functools.cache
 def stored_files(folder: Path) -> dict[str, Kind]:
-    """One stored file of each kind."""
+    """One stored file of each kind; made once for all attacks."""
     place = folder / "stored"
     place.mkdir()
     draw_photos(place)
@@ -227,7 +229,7 @@ def _served(folder: Path) -> dict[str, Kind]:
 
 
 def flips(attack: Attack) -> None:
-    kinds = stored_files(attack.folder)
+    kinds = stored_files(attack.folder.parent)
     right = {name: kind.read(kind.file) for name, kind in kinds.items()}
     assert None not in right.values()
     names = [*kinds]
