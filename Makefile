@@ -22,8 +22,8 @@ docs: .venv/docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
 
 # Kills, flipped bits, hostile files and failing writes; see docs/reliability.md. Options: make torture SECONDS=120 SEED=7
-torture: .venv/tested
-	$(BIN)/python tests/torture.py --seconds $(or $(SECONDS),3600) --seed $(or $(SEED),0)
+torture: .venv/complete
+	PYTHONPATH=tests $(BIN)/python -m torture --seconds $(or $(SECONDS),7200) --seed $(or $(SEED),0)
 
 # Build a wheel, install it in an empty environment and run the smallest demo there.
 wheel: .venv/tested

@@ -254,8 +254,8 @@ def _explanation(one: OneStep) -> Iterable[str]:
     scores, (eta_id, eta_pl) = one.labeled_scores, one.spec.method.gate.eta
     yield (
         f"**Thresholds.** The labelled images themselves score {scores.mean():.2f} on average (standard "
-        f"deviation {scores.std():.2f}, which the demo uses instead of the variance). With η = {eta_id:g} and {eta_pl:g} this gives τ_id = {gate.threshold:.2f} and "
-        f"τ_pl = {gate.pseudo_threshold:.2f}."
+        f"deviation {scores.std():.2f}, which the demo uses instead of the variance). With η = {eta_id:g} and "
+        f"{eta_pl:g} this gives τ_id = {gate.threshold:.2f} and τ_pl = {gate.pseudo_threshold:.2f}."
     )
     passed, seen = int(gate.passed.sum()), int(truth.seen.sum())
     yield (

@@ -24,11 +24,13 @@ from osscl.storage import (
     locked,
     read_cached_state,
     read_newest_state,
+    read_sealed,
     read_state,
     refuse_to_overwrite,
     remove_drafts,
     remove_state,
     set_aside,
+    write_sealed,
     write_state,
     write_text,
 )
@@ -128,7 +130,7 @@ def rewritten(path: Path, change) -> None:
 def resigned(metadata: dict[str, str]) -> None:
     """Make the digest fit the other entries again, as whoever forges a file would."""
     metadata.pop("digest")
-    metadata["digest"] = storage._digest_of_metadata(metadata)
+    metadata["digest"] = storage._digest_of_json(metadata)
 
 
 def test_every_flipped_bit_is_found(tmp_path):
@@ -393,6 +395,56 @@ def test_in_a_shared_folder_only_old_drafts_are_removed(tmp_path):
     write_state(tmp_path / "state", {"x": 1})
     assert names_in(tmp_path) == [new.name, "state.safetensors"]
     remove_drafts(tmp_path / "missing")
+
+
+def test_the_next_draft_folder_removes_those_of_killed_writers_and_no_other(tmp_path):
+    work = f"with storage.draft_folder(folder / 'sorted') as d:\n    (d / 'a.png').write_text('x')\n    {KILL}"
+    killed_while(tmp_path, work)
+    (left,) = names_in(tmp_path)
+    with draft_folder(tmp_path / "sorted") as first, draft_folder(tmp_path / "sorted") as second:
+        assert first.is_dir() and second.is_dir() and left not in names_in(tmp_path)
+        with draft_folder(tmp_path / "other"):
+            assert first.is_dir()
+    assert names_in(tmp_path) == []
+
+
+def test_an_old_draft_of_the_same_file_is_removed(tmp_path):
+    drafts = [tmp_path / f".{name}.0a1b2c3d.draft" for name in ("stream.json", "other.json")]
+    for draft in drafts:
+        draft.write_text("x")
+        os.utime(draft, (1, 1))
+    write_text(tmp_path / "stream.json", "{}")
+    assert names_in(tmp_path) == [drafts[1].name, "stream.json"]
+
+
+# ----- sealed documents
+
+
+def test_a_sealed_document_is_read_as_it_was_written(tmp_path):
+    content = {"labels": [{"id": "a1", "name": "Käse \u2028", "share": 0.1}], "none": None}
+    write_sealed(tmp_path / "a.json", content)
+    assert read_sealed(tmp_path / "a.json") == content
+    with pytest.raises(FileNotFoundError):
+        read_sealed(tmp_path / "b.json")
+
+
+def test_no_flipped_bit_of_a_sealed_document_goes_unnoticed(tmp_path):
+    write_sealed(tmp_path / "a.json", [{"name": "blue", "id": 7}])
+    whole = (tmp_path / "a.json").read_bytes()
+    for at in range(len(whole)):
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            (tmp_path / "a.json").write_bytes(damaged)
+            with pytest.raises(DamagedFile, match=r"a\.json is damaged"):
+                read_sealed(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"content": 1}', '{"content": 1, "digest": "00"}', "[" * 10**5])
+def test_a_document_without_its_digest_is_damaged(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(DamagedFile):
+        read_sealed(tmp_path / "a.json")
 
 
 # ----- locks

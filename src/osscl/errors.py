@@ -63,6 +63,12 @@ def lacks_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or named or "can't allocate memory" in str(error)
 
 
+def reason_of(error: Exception) -> str:
+    """The type and the message of an error of a library, short enough for a line: torch lists every parameter."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words if len(words) <= 300 else words[:300] + '...'}"
+
+
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 20

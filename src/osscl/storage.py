@@ -24,6 +24,11 @@ from torch import Tensor
 
 from osscl.errors import DamagedFile, Locked, UnsupportedFile, UserError, shown
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 SUFFIX = ".safetensors"
 FORMAT = "osscl state 2"  # of files written by write_state; those of version 0.1 name none
 # Version 0.1 named its drafts by process number; safetensors named its own .tmpXXXXXX.
@@ -33,6 +38,7 @@ DRAFT = re.compile(
     r"|\.tmp[0-9A-Za-z]{6}"
 )
 PIECE = 2**20  # bytes that one thread hashes at a time
+DIGEST = "digest"  # field of a sealed document
 ABANDONED = 3600.0  # seconds since the last write to a draft after which its writer is taken for dead
 
 
@@ -46,6 +52,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         raise UserError(f"cannot write {path}: it exists and is not a regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned_files(path)
     draft = _draft_of(path)
     try:
         yield draft
@@ -58,17 +65,70 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`, to be filled and renamed to `path`; removed at the end if it is still there."""
-    draft = _draft_of(path)
-    draft.mkdir(parents=True)
+    """An empty folder beside `path`, to be filled and renamed to `path`; removed at the end if it is still there.
+
+    Folders that killed processes have left for `path` are removed first."""
+    _remove_abandoned_folders(path)
+    draft, held = _held_folder(path)
     try:
         yield draft
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def _held_folder(path: Path) -> tuple[Path, int | None]:
+    """A new draft and the descriptor that marks it as in use, as long as this process lives."""
+    while True:
+        draft = _draft_of(path)
+        draft.mkdir(parents=True)
+        held = _hold(draft, wait=True)
+        if held is None or draft.exists():
+            return draft, held
+        os.close(held)  # between these two lines another process took it for abandoned
+
+
+def _remove_abandoned_folders(path: Path) -> None:
+    for entry in _drafts_of(path):
+        if entry.is_dir() and (held := _hold(entry, wait=False)) is not None:
+            shutil.rmtree(entry, ignore_errors=True)
+            os.close(held)
+
+
+def _remove_abandoned_files(path: Path) -> None:
+    """By their age, since files are opened by those who write them."""
+    for entry in _drafts_of(path):
+        with contextlib.suppress(OSError):
+            if entry.is_file() and time.time() - entry.stat().st_mtime >= ABANDONED:
+                entry.unlink()
+
+
+def _hold(folder: Path, *, wait: bool) -> int | None:
+    """A descriptor with a lock on a folder; None if another process has it, or if there are no such locks."""
+    if fcntl is None:
+        return None
+    descriptor = None
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        if descriptor is not None:
+            os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.draft")
+
+
+def _drafts_of(path: Path) -> list[Path]:
+    """Drafts for `path`, of this process, of others, and of killed ones."""
+    named = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.draft")
+    with contextlib.suppress(OSError):
+        return [entry for entry in path.parent.iterdir() if named.fullmatch(entry.name) and not entry.is_symlink()]
+    return []
 
 
 def remove_drafts(folder: Path, older_than: float = ABANDONED) -> None:
@@ -103,6 +163,39 @@ def write_text(path: Path, text: str) -> None:
             draft.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def write_sealed(path: Path, content: Any) -> None:
+    """Write plain values as JSON with a digest of them; a failure is a UserError."""
+    write_text(path, json.dumps(seal({"content": content})))
+
+
+def read_sealed(path: Path) -> Any:
+    """What `write_sealed` wrote; raises FileNotFoundError without a file, and DamagedFile if it has changed since."""
+    try:
+        fields = unsealed(json.loads(path.read_text(encoding="utf-8")))
+        if fields.keys() != {"content"}:
+            raise DamagedFile
+        return fields["content"]
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError, DamagedFile):
+        raise DamagedFile(f"{path} is damaged: its content is not what was written") from None
+
+
+def seal(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a digest of its other fields."""
+    return {**data, DIGEST: _digest_of_json(data)}
+
+
+def unsealed(data: Any) -> dict[str, Any]:
+    """The fields of a sealed JSON object; raises DamagedFile if they are not those that were sealed."""
+    if not isinstance(data, dict) or DIGEST not in data:
+        raise DamagedFile("it has no digest")
+    fields = {key: value for key, value in data.items() if key != DIGEST}
+    if data[DIGEST] != _digest_of_json(fields):
+        raise DamagedFile("its content is not what was written")
+    return fields
 
 
 def refuse_to_overwrite(file: Path | None) -> None:
@@ -165,7 +258,7 @@ def write_state(path: Path, state: dict[str, Any], *, keep_previous: bool = Fals
     path, tensors = path.with_suffix(SUFFIX), dict[str, Tensor]()
     metadata = {"format": FORMAT, "state": json.dumps(_without_tensors(state, "", tensors))}
     metadata["tensors"] = _digest_of_tensors(tensors)
-    metadata["digest"] = _digest_of_metadata(metadata)
+    metadata["digest"] = _digest_of_json(metadata)
     with atomic_write(path) as draft:
         _save(tensors, metadata, draft)
         if keep_previous and path.exists():
@@ -224,7 +317,7 @@ def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | Non
             return
         raise UnsupportedFile("was written by an older version of osscl or by another program")
     digest = metadata.pop("digest")
-    if _digest_of_metadata(metadata) != digest:
+    if _digest_of_json(metadata) != digest:
         raise DamagedFile
     if metadata["format"] != FORMAT:
         raise UnsupportedFile(
@@ -234,8 +327,8 @@ def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | Non
         raise DamagedFile
 
 
-def _digest_of_metadata(metadata: Mapping[str, str]) -> str:
-    return hashlib.blake2b(json.dumps(metadata, sort_keys=True).encode(), digest_size=16).hexdigest()
+def _digest_of_json(data: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _digest_of_tensors(tensors: Mapping[str, Tensor | None]) -> str:

@@ -507,6 +507,14 @@ def test_going_back_loses_nothing(steps, tmp_path):
     assert "five" in load(tmp_path).class_names
 
 
+@pytest.mark.parametrize("names", [True, "abc", None, [1], {"a": 1}])
+def test_an_agent_whose_class_names_are_no_names_is_refused(steps, tmp_path, names):
+    agent().fit(*steps[0]).save(tmp_path)
+    write_state(tmp_path / "model", {**read_state(tmp_path / "model"), "class_names": names})
+    with pytest.raises(DataError, match="was saved by another version"):
+        load(tmp_path)
+
+
 def test_another_agent_is_never_overwritten(steps, tmp_path):
     agent().fit(*steps[0]).save(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()

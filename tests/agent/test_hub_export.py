@@ -113,6 +113,7 @@ def test_a_failed_export_leaves_nothing(made, tmp_path, monkeypatch):
         ("config.json", "[]", "was not written by `osscl export`"),
         ("config.json", '{"model_type": "vit"}', "was not written by `osscl export`"),
         ("config.json", '{"model_type": "osscl-agent"}', "describes another agent"),
+        ("config.json", '{"model_type": "osscl-agent", "agent_id": []}', "describes another agent"),
         ("model.safetensors", "no tensors", "is damaged"),
         ("model.safetensors", None, "no model in"),
         ("encoder/config.json", "{}", "cannot be used"),

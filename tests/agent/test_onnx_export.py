@@ -183,6 +183,18 @@ def test_foreign_and_damaged_files_are_refused_in_one_line(exported, tmp_path):
         assert "\n" not in str(error.value)
 
 
+def test_no_flipped_bit_of_an_exported_file_goes_unnoticed(exported, tmp_path):
+    whole, file = exported[1].read_bytes(), tmp_path / "agent.onnx"
+    rng = np.random.default_rng(0)
+    for at in rng.integers(0, len(whole), 60).tolist():
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << int(rng.integers(8))
+        file.write_bytes(damaged)
+        with pytest.raises(DataError) as error:
+            OnnxModel(file)
+        assert "\n" not in str(error.value)
+
+
 def test_pictures_of_another_format_are_refused(exported):
     model = OnnxModel(exported[1])
     for images in (np.zeros((2, 3, 8, 8), np.uint8), np.zeros((2, 3, 45, 45)), torch.zeros(2, 1, 45, 45).byte()):

@@ -3,11 +3,17 @@
 import contextlib
 import functools
 import os
+import secrets
+import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -321,6 +327,104 @@ def test_without_ray_the_command_says_how_to_install_it(refuses, monkeypatch):
 def test_an_address_without_a_cluster_is_refused_in_one_line(refuses, address):
     pytest.importorskip("ray")
     refuses("run", "digits", "--schedule", "smoke", "--engine", "ray", "--address", address, words=["Ray", address])
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "closed", "other"])
+def test_a_server_that_is_not_ray_is_refused_in_one_line_and_soon(refuses, monkeypatch, scheme, answer):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(engines, "SECONDS_TO_ANSWER", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        if answer is not None:
+            threading.Thread(target=answers_once, args=(server, answer), daemon=True).start()
+        address, began = f"{scheme}127.0.0.1:{server.getsockname()[1]}", time.monotonic()
+        refuses("run", "digits", "--schedule", "smoke", "--engine", "ray", "--address", address, words=["Ray", address])
+        assert time.monotonic() - began < 20
+
+
+def answers_once(server, answer):
+    connection, _ = server.accept()
+    with connection:
+        connection.sendall(answer)
+
+
+@contextlib.contextmanager
+def ray_head(folder):
+    """The address of a Ray cluster of one CPU in processes of its own, and the ids of those processes.
+
+    Since 2.59 Ray asks for a token; this cluster and the commands of the test share one that is made for it."""
+    ray = shutil.which("ray", path=str(Path(sys.executable).parent))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    variables = os.environ | {
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "OMP_NUM_THREADS": "1",
+        "OSSCL_CACHE": str(folder / "cache"), "OSSCL_COMMIT": "here",
+    }  # fmt: skip
+    command = [ray, "start", "--head", "--block", f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
+    command += ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={folder}"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    head = subprocess.Popen(command, env=variables, start_new_session=True, **quiet)
+
+    def processes():
+        """Those that name the folder of the cluster, without the commands that join it."""
+        found = [head.pid]
+        for place in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                words = place.read_bytes()
+                if os.fsencode(f"{folder}/session") in words:
+                    found.append(int(place.parent.name))
+        return found
+
+    try:
+        yield f"127.0.0.1:{port}", variables, processes
+    finally:
+        kill_all(processes())
+        head.wait()
+
+
+def kill_all(processes):
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def answers(address):
+    with contextlib.suppress(UserError):
+        engines._refuse_silence(address)
+        return True
+    return False
+
+
+def wait_for(what, words):
+    until = time.monotonic() + 120
+    while not what():
+        assert time.monotonic() < until, words()
+        time.sleep(0.05)
+
+
+def test_a_table_whose_cluster_is_killed_says_so_and_resumes_with_each_record_once(tmp_path):
+    pytest.importorskip("ray")
+    table = ["table", "T1", "--on", "demo", "--schedule", "smoke", "--seeds", "0-3", "--cells", "p10-cifar100/co2l"]
+    hasty = "from osscl.cli import main; from osscl.runs import engine; engine.SECONDS_WITHOUT_HEAD = 1; main()"
+
+    def records():
+        return {path: path.read_bytes() for path in sorted(tmp_path.glob("runs/*/*-s?-*.json"))}
+
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as short:  # Ray's sockets need short paths
+        with ray_head(Path(short)) as (address, variables, processes), (tmp_path / "out").open("w") as out:
+            wait_for(functools.partial(answers, address), lambda: "no head")
+            told = [sys.executable, "-c", hasty, *table, "--engine", "ray", "--address", address]
+            command = subprocess.Popen(told, cwd=tmp_path, env=variables, stdout=out, stderr=out)
+            wait_for(records, (tmp_path / "out").read_text)
+            kill_all(processes())
+            assert command.wait(60) == 2
+        last = (tmp_path / "out").read_text().splitlines()[-1]
+        assert last.startswith("osscl: ") and "again to resume" in last
+        before = records()
+        assert 1 <= len(before) < 4
+        done = subprocess.run([sys.executable, "-m", "osscl", *table], cwd=tmp_path, env=variables, capture_output=True)
+    after = records()
+    assert done.returncode == 0 and len(after) == 4 and after.items() >= before.items()
 
 
 @pytest.mark.parametrize(

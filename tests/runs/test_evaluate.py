@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from osscl.data.folders import read_images
-from osscl.errors import DataError, SpecError
+from osscl.errors import DataError, SpecError, reason_of
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import SMOKE, GateReport
 from osscl.methods.gem import Gem, GemConfig
@@ -16,6 +16,7 @@ from osscl.runs.evaluate import judge_gate
 from osscl.runs.model import load_model
 from osscl.runs.run import class_of, setting_of
 from osscl.runs.spec import EXPERIMENTS, make_spec
+from osscl.storage import write_state
 from osscl.tools.battery import toy_stream
 from osscl.vision.encoder import ImageFormat
 
@@ -94,6 +95,18 @@ def test_a_file_in_place_of_a_run_folder_is_refused(tmp_path):
     for place in ("file", "run"):
         with pytest.raises(DataError, match="expected the folder of a finished run"):
             load_model(tmp_path / place)
+
+
+@pytest.mark.parametrize("spec", [3, "x", None, {"method": 3}, {"method": {"type": []}}, {}])
+def test_a_model_that_names_no_method_is_refused_in_one_line(tmp_path, spec):
+    write_state(tmp_path / "model", {"spec": spec})
+    with pytest.raises(DataError):
+        load_model(tmp_path)
+
+
+def test_the_reason_of_a_refusal_fits_into_a_line():
+    long = reason_of(RuntimeError("size mismatch for\n\tlayer " * 500))
+    assert long.startswith("RuntimeError: size mismatch for layer size") and len(long) < 350 and "\n" not in long
 
 
 # ----- which method a spec may have

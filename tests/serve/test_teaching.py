@@ -7,6 +7,7 @@ import time
 import pytest
 
 from osscl.agent.classifier import ContinualClassifier
+from osscl.errors import UserError
 from osscl.serve import teach
 from osscl.serve.desk import OWN
 from osscl.storage import is_locked
@@ -138,7 +139,6 @@ def test_a_step_killed_after_its_model_was_saved_is_finished_not_repeated(client
 
 
 def test_a_server_with_another_pile_does_not_resume_the_step(agent, photos, tmp_path):
-    from osscl.errors import UserError
     from osscl.serve.rooms import Rooms
 
     (agent / OWN).mkdir(exist_ok=True)
@@ -153,3 +153,14 @@ def test_the_first_answer_comes_soon_after_the_start(serve, photos):
     status, state = server.ask("/api/agent")
     assert status == 200 and len(state["classes"]) == 5
     assert time.monotonic() - server.started < 60
+
+
+@pytest.mark.parametrize("name", ["labels.json", "step.json"])
+def test_labels_with_a_flipped_bit_are_refused_not_taught(client, agent, name):
+    label_a_group(client)
+    labels = tuple(teach.LabelBook(agent / OWN).read().values())
+    teach.PendingStep("x", labels, None, None, ()).write(agent / OWN)
+    file = agent / OWN / name
+    file.write_bytes(file.read_bytes().replace(b"balloon", b"bamloon", 1))
+    with pytest.raises(UserError, match=f"{name} is damaged"):
+        teach.LabelBook(agent / OWN).read() if name == "labels.json" else teach.PendingStep.read(agent / OWN)

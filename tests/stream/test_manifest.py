@@ -10,7 +10,7 @@ import torch
 from osscl.data.images import ImageBank, Labeled
 from osscl.errors import DataError, SpecError
 from osscl.stream.build import build_stream
-from osscl.stream.manifest import from_manifest, read_manifest, rows_digest, to_manifest
+from osscl.stream.manifest import from_manifest, read_manifest, rows_digest, to_manifest, write_manifest
 from osscl.stream.scenario import ScenarioSpec
 from osscl.stream.step import Stream
 
@@ -46,7 +46,7 @@ def manifest(seed: int = 0, **changes) -> dict:
 def test_a_stream_is_read_as_it_was_written(tmp_path):
     made = stream()
     path = tmp_path / "stream.json"
-    path.write_text(json.dumps(to_manifest(made)))
+    write_manifest(path, to_manifest(made))
     again = from_manifest(read_manifest(path), BANKS)
     assert (again.spec, again.seed, again.validation, len(again)) == (made.spec, made.seed, made.validation, 2)
     for t in range(2):
@@ -61,6 +61,32 @@ def test_a_stream_is_read_as_it_was_written(tmp_path):
         assert made.steps[t].asked == again.steps[t].asked
     assert torch.equal(made.whole_pool(), again.whole_pool())
     assert json.loads(json.dumps(to_manifest(again))) == manifest()
+
+
+def test_no_flipped_bit_of_a_stream_file_goes_unnoticed(tmp_path):
+    path = tmp_path / "stream.json"
+    write_manifest(path, to_manifest(stream()))
+    assert rows_digest(read_manifest(path)) == rows_digest(manifest())
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        path.write_bytes(damaged)
+        with pytest.raises(DataError) as error:
+            read_manifest(path)
+        assert "\n" not in str(error.value)
+
+
+def test_a_stream_edited_by_hand_says_how_to_use_it(tmp_path):
+    path = tmp_path / "stream.json"
+    write_manifest(path, to_manifest(stream()))
+    edited = {**json.loads(path.read_text()), "seed": 5}
+    path.write_text(json.dumps(edited))
+    with pytest.raises(DataError, match="if you edited it, remove the field 'digest'"):
+        read_manifest(path)
+    del edited["digest"]
+    path.write_text(json.dumps(edited))
+    assert read_manifest(path)["seed"] == 5
 
 
 def test_a_step_without_unlabelled_rows_is_kept():

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -366,6 +367,41 @@ def test_two_workers_share_a_search(tmp_path):
     assert all(any(f"trial {n}  step 1/5" in page for page in shown) for n in range(4))
     assert not any(f"trial {n}  step 1/5" in shown[0] and f"trial {n}  step 1/5" in shown[1] for n in range(4))
     assert len(list((tmp_path / "tuning" / "runs").glob("*/ursl-*.json"))) + shown[0].count("  pruned after step") >= 4
+
+
+def test_the_trial_of_a_killed_worker_is_retried_and_no_run_is_repeated(tmp_path):
+    pytest.importorskip("optuna")
+    hasty = "import os\nfrom osscl.tools import tune\ntune.HEARTBEAT, tune.GRACE = 1, 2\n"
+    deadly = "tune.TrialWatcher.stepped = lambda *_: os.kill(os.getpid(), 9)\n"  # in its first trial
+    start = "from osscl.cli import main\nmain()"
+    words = ["tune", *SMALL, "--search", "learner.optimiser.rate=1e-4..1e-2:log", "--trials", "4"]
+    told = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    told["env"] = {**os.environ, "OSSCL_CACHE": str(tmp_path / "cache"), "OSSCL_COMMIT": "here", "OMP_NUM_THREADS": "1"}
+    lost, other = (
+        subprocess.Popen([sys.executable, "-c", code, *words], **told)
+        for code in (hasty + deadly + start, hasty + start)
+    )
+    told_by = [worker.communicate(timeout=120)[1] for worker in (lost, other)]
+    assert (lost.returncode, other.returncode) == (-9, 0), told_by
+    time.sleep(3)  # the killed worker counts as lost now, if the other one ended before that
+    subprocess.run([sys.executable, "-c", hasty + start, *words], **told, timeout=120, check=True)
+    study = optuna_study(tmp_path / "tuning" / "trials.sqlite3")
+    states = Counter(trial.state.name for trial in study.trials)
+    assert states["COMPLETE"] + states["PRUNED"] == 4 and states["RUNNING"] == 0 and states["FAIL"] == 1
+    (failed,) = (trial for trial in study.trials if trial.state.name == "FAIL")
+    (again,) = (trial for trial in study.trials if trial.state.name != "FAIL" and trial.params == failed.params)
+    assert again.user_attrs["run"] == failed.user_attrs["run"]
+    runs = [trial.user_attrs["run"] for trial in study.trials if trial.state.name == "COMPLETE"]
+    records, problems = read_records(tmp_path / "tuning" / "runs")
+    assert not problems and {record.id for record in records} == {*runs} and len({*runs}) == len(runs)
+    assert next(record for record in records if record.id == failed.user_attrs["run"]).made_by.sessions == 2
+
+
+def optuna_study(file):
+    import optuna
+
+    storage = f"sqlite:///{file}"
+    return optuna.load_study(study_name=optuna.get_all_study_names(storage)[0], storage=storage)
 
 
 def test_a_search_from_a_file_ends_in_a_file(typed, tmp_path):

@@ -30,10 +30,10 @@ from osscl.agent.store import (
     summarize_edit,
     summarize_step,
 )
-from osscl.config import plain
+from osscl.config import convert, plain
 from osscl.data.images import Array
 from osscl.device import pick_device
-from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, unknown
+from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, reason_of, unknown
 from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
@@ -473,11 +473,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             learner = learner_from_entry(saved, pick_device(str(device)), place)
             made = cls(**learner.parameters(), device=device)
             made._adopt(learner)
-            made.class_names, made.history, made.begun = saved["class_names"], history_of(saved), saved["begun"]
+            made.class_names = convert(list[str], saved["class_names"], "class_names")
+            made.history, made.begun = history_of(saved), saved["begun"]
             made.learned_images = LearnedImages(**saved["learned_images"])
             made.integer_labels = bool(saved.get("integer_labels", False))
         except OTHER_VERSION as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = reason_of(error)
             raise DataError(f"the agent in {place} was saved by another version ({reason})") from error
         return made
 

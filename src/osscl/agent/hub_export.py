@@ -107,7 +107,7 @@ def require_export(folder: Path, entry: Mapping[str, Any]) -> None:
     if found is None:
         return
     contents = contents_of(entry)
-    states = {_id_of(entry["settings"], contents[: n + 1]) for n in range(len(contents))}
+    states = [_id_of(entry["settings"], contents[: n + 1]) for n in range(len(contents))]  # an id may be unhashable
     if found.get("agent_id") not in states:
         raise DataError(f"{folder / CONFIG} describes another agent than the one in {folder}")
 

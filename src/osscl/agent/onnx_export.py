@@ -26,6 +26,7 @@ from osscl.agent.onnx_model import (
     OnnxModel,
     as_batch,
     onnxruntime_module,
+    seal_onnx,
 )
 from osscl.agent.photos import PhotoModel
 from osscl.data.demo_photos import KINDS, draw_picture
@@ -136,6 +137,7 @@ def _write_graph(model: PhotoModel, description: ExportedDescription, file: Path
     proto.producer_name, proto.producer_version = "osscl", __version__
     try:
         onnx.save_model(proto, str(file))
+        seal_onnx(file)
     except ValueError as error:  # a protocol buffer of more than 2 GB
         raise UserError(f"the agent is too large for one ONNX file: {error}") from None
 

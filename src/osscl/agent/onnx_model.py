@@ -1,5 +1,6 @@
 """Exported agents: run the file that `osscl export --format onnx` writes, with onnxruntime."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -13,12 +14,13 @@ from PIL import Image, ImageOps
 from osscl.config import from_plain
 from osscl.data.images import Array
 from osscl.data.pictures import hearing_warnings, read_photo
-from osscl.errors import OTHER_VERSION, DataError, UserError
+from osscl.errors import OTHER_VERSION, DamagedFile, DataError, UserError
 from osscl.runs.model import Prediction, joined
 
-FORMAT = "osscl agent 1"  # of the metadata in the file
+FORMAT = "osscl agent 2"  # of the metadata in the file
 INPUT, OUTPUTS = "pictures", ("probabilities", "known_share", "known")
 AT_A_TIME = 32  # pictures a pass, so that memory is bounded
+DIGEST, UNSIGNED = "digest", "0" * 32  # metadata: a digest of the file in which these zeros stand for the digest
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class ExportedDescription:
     def as_metadata(self) -> dict[str, str]:
         """Text values by name, as ONNX files carry them; lists and objects are JSON."""
         found = {key: value if isinstance(value, str) else json.dumps(value) for key, value in asdict(self).items()}
-        return {"format": FORMAT, **found}
+        return {"format": FORMAT, DIGEST: UNSIGNED, **found}
 
     @classmethod
     def from_metadata(cls, found: dict[str, str]) -> "ExportedDescription":
@@ -64,8 +66,10 @@ class OnnxModel:
 
     def __init__(self, file: str | Path) -> None:
         self.file = Path(file)
-        self.session = _session(self.file)
+        content = _content(self.file)
+        self.session = _session(content, self.file)
         self.description = _description(self.session, self.file)
+        _require_sealed(content, self.session.get_modelmeta().custom_metadata_map.get(DIGEST, ""), self.file)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -132,6 +136,13 @@ def _parts(pictures: Array) -> list[Array]:
     return [np.ascontiguousarray(pictures[start : start + AT_A_TIME]) for start in starts]
 
 
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        raise DataError(f"{file} does not exist, or is not a file: expected one that `osscl export` wrote") from None
+
+
 def onnxruntime_module() -> Any:
     try:
         import onnxruntime
@@ -140,14 +151,27 @@ def onnxruntime_module() -> Any:
     return onnxruntime
 
 
-def _session(file: Path) -> Any:
+def seal_onnx(file: Path) -> None:
+    """Put a digest of the file into its metadata, which the exporter has left as zeros."""
+    content = file.read_bytes()
+    file.write_bytes(content.replace(UNSIGNED.encode(), _digest_of(content).encode(), 1))
+
+
+def _require_sealed(content: bytes, digest: str, file: Path) -> None:
+    if len(digest) != len(UNSIGNED) or _digest_of(content.replace(digest.encode(), UNSIGNED.encode(), 1)) != digest:
+        raise DamagedFile(f"{file} is damaged: its content is not what was written; export the agent again")
+
+
+def _digest_of(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=len(UNSIGNED) // 2).hexdigest()
+
+
+def _session(content: bytes, file: Path) -> Any:
     runtime = onnxruntime_module()
-    if not file.is_file():
-        raise DataError(f"{file} does not exist, or is not a file: expected one that `osscl export` wrote")
     options = runtime.SessionOptions()
     options.log_severity_level = 4  # what is wrong is reported in one line
     try:
-        return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has a class for each kind of failure, without a common public base
         reason = type(error).__name__
         raise DataError(f"{file} is damaged or not an ONNX file ({reason}): export the agent again") from None

@@ -29,6 +29,7 @@ from osscl.learn.embedded import DISCRIMINANTS, MEANS, split_layers
 from osscl.learn.grouping import comparable
 from osscl.learn.unknown import summarise_pile
 from osscl.runs.model import Prediction, joined
+from osscl.storage import draft_folder
 from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder, one_thread
 
 Photos = Images | Sequence[str | Path | Image.Image]
@@ -331,11 +332,10 @@ def bundle_encoder(name: str, folder: Path) -> None:
     target = folder / "encoder"
     if target.exists():
         return
-    draft = folder / f".encoder-{time.monotonic_ns()}"
-    draft.mkdir(parents=True)
-    for file in encoder_files(name):
-        shutil.copyfile(file, draft / file.name)
-    draft.rename(target)
+    with draft_folder(target) as draft:
+        for file in encoder_files(name):
+            shutil.copyfile(file, draft / file.name)
+        draft.rename(target)
 
 
 def _encoder_of(settings: PhotoSettings, device: torch.device, folder: Path | None) -> PretrainedEncoder:

@@ -18,6 +18,7 @@ from osscl.errors import UserError
 from osscl.learn.grouping import find_groups, group, largest_first, sample_of
 from osscl.learn.linear_head import center_and_normalize
 from osscl.runs.model import Model
+from osscl.storage import draft_folder
 from osscl.text import csv_text
 
 UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
@@ -158,15 +159,12 @@ def require_new_folder(into: Path, beside: Sequence[Path]) -> None:
 @contextlib.contextmanager
 def new_folder(into: Path) -> Iterator[Path]:
     """A draft folder that is renamed to `into` at the end, so that `into` is complete or absent."""
-    draft = into.with_name(f".{into.name}-{os.getpid()}")
     try:
-        draft.mkdir(parents=True)
-        yield draft
-        draft.rename(into)
+        with draft_folder(into) as draft:
+            yield draft
+            draft.rename(into)
     except OSError as error:
         raise UserError(f"{into} cannot be written: {error.strerror or error} ({error.filename})") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def place_pictures(

@@ -17,7 +17,7 @@ from osscl import __version__
 from osscl.agent.inputs import StepInput
 from osscl.config import from_plain
 from osscl.device import device_name
-from osscl.errors import OTHER_VERSION, DataError, unknown
+from osscl.errors import OTHER_VERSION, DataError, reason_of, shown, unknown
 from osscl.runs.model import read_entry
 from osscl.storage import SUFFIX, atomic_write, locked, read_state, remove_state, set_aside, write_text
 
@@ -170,12 +170,12 @@ def require_agent(entry: Any, file: Path) -> dict[str, Any]:
     if isinstance(entry, dict) and "history" not in entry and "spec" in entry:
         raise DataError(f"{file} is the model of an `osscl run`, not an agent; osscl.load reads it")
     if isinstance(entry, dict) and "history" in entry and entry.get("format") != FORMAT:
-        version = "osscl 0.1.0" if "format" not in entry else f"a newer osscl (format {entry['format']})"
+        version = "osscl 0.1.0" if "format" not in entry else f"a newer osscl (format {shown(entry['format'])})"
         raise DataError(f"{file} was saved by {version}: open it with that version, or fit a new agent")
     try:
         history_of(entry)
     except OTHER_VERSION as error:
-        raise DataError(f"{file} is not an agent's file ({type(error).__name__}: {error})") from None
+        raise DataError(f"{file} is not an agent's file ({reason_of(error)})") from None
     return dict(entry)
 
 
@@ -189,7 +189,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
         try:
             require_loadable(require_agent(read_entry(folder, name), earlier[name]))
         except OTHER_VERSION as error:
-            raise DataError(f"{earlier[name]} was saved by another version ({type(error).__name__}: {error})") from None
+            raise DataError(f"{earlier[name]} was saved by another version ({reason_of(error)})") from None
         now = read_state(model_file(folder), tensors=False, damaged_as_none=True)
         if now is not None:
             keep_earlier(folder, contents_of(require_agent(now, model_file(folder))))

@@ -157,9 +157,9 @@ def stream(
     from osscl.device import pick_device
     from osscl.runs.run import load_banks
     from osscl.runs.spec import with_seed
-    from osscl.storage import refuse_to_overwrite, write_text
+    from osscl.storage import refuse_to_overwrite
     from osscl.stream.build import build_stream
-    from osscl.stream.manifest import rows_digest, to_manifest
+    from osscl.stream.manifest import rows_digest, to_manifest, write_manifest
 
     for change in changes or []:
         if not change.strip().startswith("scenario."):
@@ -178,7 +178,7 @@ def stream(
     kind = "validation" if made.validation else "test"
     typer.echo(f"rows: {rows_digest(manifest)}; accuracy is measured on {len(made.held_out)} {kind} images")
     if out is not None:
-        write_text(out, json.dumps(manifest))
+        write_manifest(out, manifest)
         typer.echo(f"written to {out}")
 
 

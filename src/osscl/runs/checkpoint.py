@@ -13,7 +13,7 @@ import torch
 
 from osscl.config import from_plain, plain
 from osscl.device import device_name, synchronise
-from osscl.errors import OTHER_VERSION, DataError, Diverged, Stopped, UserError, as_memory_error
+from osscl.errors import OTHER_VERSION, DataError, Diverged, Stopped, UserError, as_memory_error, reason_of
 from osscl.methods.base import Method, Progress
 from osscl.runs.record import Session, StepRecord, commit
 from osscl.storage import SUFFIX, read_newest_state, remove_state, set_aside, write_state
@@ -148,7 +148,7 @@ class RunCheckpointer(Checkpointer):
         try:
             self.position = self._restored(agent, saved)
         except OTHER_VERSION as error:
-            why = f"{type(error).__name__}: {error}"
+            why = reason_of(error)
             raise DataError(f"{file} was written by another version ({why}): move it away to start over") from error
         self.before = saved["seconds"]
         self.shared_device |= saved["shared_device"]

@@ -1,11 +1,13 @@
 """Run a list of specs, on this machine or on a Ray cluster; records are the same either way."""
 
+import atexit
 import contextlib
 import functools
 import logging
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 
 from osscl.config import content_id
-from osscl.errors import Diverged, Locked, SpecError, Stopped, UserError, unknown
+from osscl.errors import Diverged, Locked, SpecError, Stopped, UserError, reason_of, unknown
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.record import RunRecord, read_record, write_record
 from osscl.runs.run import refuse_missing_sets, run
@@ -26,7 +28,10 @@ from osscl.stream.step import Stream
 ENGINES = ("local", "ray")
 RETRIES = 3  # of a run whose worker is lost; it resumes from its last checkpoint
 SECONDS_TO_ANSWER = 5.0
+SETTINGS_FRAME = 4  # its type in HTTP/2
 SECONDS_TO_SAVE = 30.0
+SECONDS_BETWEEN_LOOKS = 2.0  # at the head of a Ray cluster
+SECONDS_WITHOUT_HEAD = 8.0  # after which a cluster is lost; Ray itself would wait a minute and then end this process
 
 Watch = Callable[[RunSpec], AbstractContextManager[Watcher]]  # makes the watcher of a run; for Ray it must pickle
 
@@ -150,8 +155,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
         waiting = _submit(ray, missing, sent, watch, resources)
         try:
             while waiting:
-                (done,), _ = ray.wait(list(waiting), num_returns=1)
-                spec = waiting.pop(done)
+                spec = waiting.pop(done := _next_done(ray, list(waiting), engine.address))
                 received = _received(ray, done, spec, sent)
                 if isinstance(received, RunRecord):
                     yield received
@@ -159,9 +163,42 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
                     failed.add(spec, received)
         except (KeyboardInterrupt, SystemExit):  # Ray turns SIGTERM into SystemExit
             raise Stopped from None
+        except LostCluster:
+            waiting.clear()  # there is nobody to be told to stop
+            raise
         finally:
             _stop(ray, list(waiting))
     failed.raise_any()
+
+
+class LostCluster(UserError):
+    """The head of a Ray cluster has stopped answering."""
+
+
+def _next_done(ray: Any, tasks: list[Any], address: str | None) -> Any:
+    """The next task that ends; raises LostCluster if the head of the cluster is gone."""
+    while True:
+        done, _ = ray.wait(tasks, num_returns=1, timeout=SECONDS_BETWEEN_LOOKS)
+        if done:
+            return done[0]
+        _require_head(_head_address(ray, address))
+
+
+def _head_address(ray: Any, address: str | None) -> str:
+    return address if address not in (None, "auto") else str(ray.get_runtime_context().gcs_address)
+
+
+def _require_head(address: str) -> None:
+    until = time.monotonic() + SECONDS_WITHOUT_HEAD
+    while True:
+        try:
+            return _refuse_silence(address)
+        except UserError:
+            if time.monotonic() > until:
+                raise LostCluster(
+                    f"the Ray cluster at {address} has stopped answering; run the same command again to resume"
+                ) from None
+            time.sleep(1)
 
 
 def part_of_a_gpu(resources: Mapping[str, float]) -> bool:
@@ -215,6 +252,10 @@ def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord
         raise UserError(
             f"the worker of {spec.id} was lost {tries} times; run the same command again to resume"
         ) from None
+    except ray.exceptions.RayError as error:  # its machine, or the cluster
+        raise LostCluster(
+            f"Ray has lost {spec.id} ({reason_of(error)}); run the same command again to resume"
+        ) from None
     if isinstance(record, RunRecord) and not _file(spec, options).exists():  # the worker's disk is not ours
         write_record(record, _file(spec, options))
     return record
@@ -252,8 +293,21 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
         raise UserError(f"no Ray cluster at {address or 'this machine'}: {error}") from None
     try:
         yield ray
-    finally:
+    except LostCluster:
+        _leave(ray)
+        raise
+    except BaseException:
         ray.shutdown()
+        raise
+    ray.shutdown()
+
+
+def _leave(ray: Any) -> None:
+    """Disconnect from a cluster that is gone, in the background: Ray waits a minute for it, here and at exit."""
+    atexit.unregister(ray.shutdown)
+    leaving = threading.Thread(target=ray.shutdown, daemon=True)
+    leaving.start()
+    leaving.join(SECONDS_TO_ANSWER)
 
 
 def _connect(ray: Any, address: str | None) -> None:
@@ -265,16 +319,26 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _refuse_silence(address: str) -> None:
-    """Fail at once if no server is listening; Ray itself would retry for minutes."""
+    """Fail soon if no server of Ray's kind answers; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return
     if not colon or not port.isdecimal():
         raise UserError(f"a Ray address must be host:port, ray://host:port or auto, got {address!r}")
     try:
-        socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
+        with socket.create_connection((host, int(port)), SECONDS_TO_ANSWER) as connection:
+            if not _speaks_http2(connection):
+                raise UserError(f"no Ray cluster at {address}: what is listening there is another program")
     except (OSError, OverflowError) as error:
         raise UserError(f"no Ray cluster at {address}: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Whether a server answers as gRPC does, which Ray uses: with settings, as HTTP/2 (RFC 9113, 3.4) demands."""
+    if os.environ.get("RAY_USE_TLS") == "1":
+        return True  # it would not answer in plain text
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0)))
+    return connection.recv(4)[3:] == bytes((SETTINGS_FRAME,))
 
 
 def _resources(ray: Any, specs: Sequence[RunSpec], options: Options, engine: Engine) -> dict[str, float]:

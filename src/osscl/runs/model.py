@@ -14,7 +14,7 @@ from osscl.config import from_plain, plain
 from osscl.data.folders import image_files, read_images
 from osscl.data.images import as_tensor
 from osscl.device import pick_device, precision_of
-from osscl.errors import OTHER_VERSION, DataError, UserError, as_memory_error
+from osscl.errors import OTHER_VERSION, DataError, UserError, as_memory_error, reason_of
 from osscl.methods import METHODS, method_class
 from osscl.methods.base import Discerning, FeatureExtractor, Method, Runtime, Schedule, Setting
 from osscl.runs.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
@@ -157,7 +157,7 @@ def read_spec(folder: Path) -> RunSpec:
     saved = read_entry(folder)
     if "spec" not in saved:
         raise DataError(f"the model in {folder} was written by another program or version")
-    if "scenario" not in saved["spec"]:
+    if isinstance(saved["spec"], dict) and "scenario" not in saved["spec"]:
         raise DataError(f"{folder} is an agent that learned from your own images: pass images to classify")
     return spec_from_plain(saved["spec"])
 
@@ -168,14 +168,19 @@ def load_model(folder: str | Path, device: str = "auto", *, method: type | None 
     if "knowledge" in saved:
         raise DataError(f"{folder} is an agent with a pretrained encoder: use osscl.load")
     where = pick_device(device)
-    kind = saved.get("spec", {}).get("method", {}).get("type")
-    if method is None and isinstance(kind, str) and kind not in METHODS:
+    if method is None and (kind := _method_type(saved, folder)) not in METHODS:
         raise DataError(f"{kind!r} is not a method of this package: pass osscl.load({str(folder)!r}, method=...)")
     try:
         return _model_of(saved, where, method)
     except OTHER_VERSION as error:
-        why = f"{type(error).__name__}: {error}"
-        raise DataError(f"the model in {folder} was written by another version ({why})") from error
+        raise DataError(f"the model in {folder} was written by another version ({reason_of(error)})") from error
+
+
+def _method_type(saved: Mapping[str, Any], folder: str | Path) -> str:
+    try:
+        return str(saved["spec"]["method"]["type"])
+    except (LookupError, TypeError):
+        raise DataError(f"the model in {folder} was written by another version: it names no method") from None
 
 
 def _model_of(saved: dict[str, Any], where: torch.device, method: type | None) -> Model:

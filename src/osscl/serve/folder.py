@@ -1,6 +1,5 @@
 """The pictures below a folder by their content; a file that did not change is not read again, no link leads outside."""
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +11,8 @@ import numpy as np
 from osscl.agent.embeddings import Embedded, silent
 from osscl.agent.photos import PhotoLearner
 from osscl.data.folders import ReadProgress, suffixes
-from osscl.errors import DataError, UserError
-from osscl.storage import write_text
+from osscl.errors import DamagedFile, DataError, UserError
+from osscl.storage import read_sealed, write_sealed
 
 FORMAT = 1
 
@@ -124,13 +123,13 @@ def _listed(root: Path, *, labeled: bool) -> Iterator[tuple[str, tuple[int, int]
 def _read_index(index: Path, encoder: str) -> dict[str, Entry]:
     """What is known about each file; nothing if the index is missing, damaged, or of another encoder."""
     try:
-        saved = json.loads(index.read_text(encoding="utf-8"))
+        saved = read_sealed(index)
         if (saved["format"], saved["encoder"]) != (FORMAT, encoder):
             return {}
         return {str(file): (int(a), int(b), str(key), str(why)) for file, (a, b, key, why) in saved["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, DamagedFile):
         return {}
 
 
 def _write_index(index: Path, encoder: str, entries: dict[str, Entry]) -> None:
-    write_text(index, json.dumps({"format": FORMAT, "encoder": encoder, "files": entries}))
+    write_sealed(index, {"format": FORMAT, "encoder": encoder, "files": entries})

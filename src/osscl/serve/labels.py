@@ -1,15 +1,14 @@
 """Labels of the next step, kept in the agent's folder: pictures of the pile, and uploaded ones with their content."""
 
-import json
 import threading
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from osscl.config import from_plain
+from osscl.config import convert
 from osscl.errors import UserError
 from osscl.serve.answers import NextLabel, NextLabels, RefusedRequest, class_name
-from osscl.storage import atomic_write, write_text
+from osscl.storage import atomic_write, read_sealed, write_sealed
 
 MOST_UPLOADS = 2000  # uploaded pictures that wait for the next step
 
@@ -31,8 +30,7 @@ class LabelBook:
 
     def read(self) -> dict[str, NextLabel]:
         try:
-            saved = json.loads(self.file.read_text(encoding="utf-8"))
-            return {row["id"]: from_plain(NextLabel, row) for row in saved}
+            return {row.id: row for row in convert(list[NextLabel], read_sealed(self.file), "labels")}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, UserError):
@@ -68,7 +66,7 @@ class LabelBook:
             self._write({key: one for key, one in self.read().items() if one not in taught})
 
     def _write(self, labels: dict[str, NextLabel]) -> None:
-        write_text(self.file, json.dumps([asdict(one) for one in labels.values()]))
+        write_sealed(self.file, [asdict(one) for one in labels.values()])
         folder = self.own / "uploads"
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.name not in labels and not path.name.startswith("."):

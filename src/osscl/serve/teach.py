@@ -1,6 +1,5 @@
 """The process that teaches one step of `osscl serve`; starting it again resumes the step."""
 
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from osscl.serve.desk import OWN, LoadedAgent, left_out_accuracy, version_of
 from osscl.serve.folder import FolderContents, is_inside, read_folder
 from osscl.serve.labels import LabelBook
 from osscl.serve.views import SortedPile, read_sorted, sorted_pile, tested_folder
-from osscl.storage import locked, write_text
+from osscl.storage import locked, read_sealed, write_sealed
 
 MOST_CHANGES = 200  # pictures listed that changed their answer
 SECONDS_BETWEEN_REPORTS = 0.1
@@ -34,13 +33,13 @@ class PendingStep:
     before: tuple[str, ...]  # contents of the steps learned before
 
     def write(self, own: Path) -> None:
-        write_text(own / "step.json", json.dumps(asdict(self)))
+        write_sealed(own / "step.json", asdict(self))
 
     @classmethod
     def read(cls, own: Path) -> "PendingStep | None":
         """The step that is pending, if there is one."""
         try:
-            return from_plain(cls, json.loads((own / "step.json").read_text(encoding="utf-8")))
+            return from_plain(cls, read_sealed(own / "step.json"))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError, UserError):
@@ -58,7 +57,7 @@ class PendingStep:
 
 
 def write_status(own: Path, state: TeachingState) -> None:
-    write_text(own / "status.json", json.dumps(asdict(state)))
+    write_sealed(own / "status.json", asdict(state))
 
 
 @dataclass

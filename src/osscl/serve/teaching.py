@@ -15,7 +15,7 @@ from osscl.errors import UserError
 from osscl.serve.answers import NextLabel, RefusedRequest, TeachingState
 from osscl.serve.desk import OWN
 from osscl.serve.teach import PendingStep, write_status
-from osscl.storage import is_locked, write_text
+from osscl.storage import is_locked, read_sealed, write_text
 
 SECONDS_BETWEEN_EVENTS = 0.2
 SECONDS_BETWEEN_SIGNS = 10.0  # of life, where nothing changes
@@ -87,7 +87,7 @@ class Teaching:
 
     def _state(self) -> TeachingState:
         try:
-            found = from_plain(TeachingState, json.loads((self.own / "status.json").read_text(encoding="utf-8")))
+            found = from_plain(TeachingState, read_sealed(self.own / "status.json"))
         except (OSError, ValueError, TypeError, KeyError, UserError):
             return IDLE
         if found.state != "running":
@@ -103,7 +103,7 @@ class Teaching:
     def _ended(self) -> TeachingState:
         """The process has ended: what it wrote last, or that it was killed."""
         assert self.process is not None
-        found = from_plain(TeachingState, json.loads((self.own / "status.json").read_text(encoding="utf-8")))
+        found = from_plain(TeachingState, read_sealed(self.own / "status.json"))
         if found.state == "running":
             why = "the process that teaches has ended unexpectedly; the labels are kept, and teach.log says more"
             found = replace(found, state="failed", phase="", error=why)

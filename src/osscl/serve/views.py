@@ -1,6 +1,5 @@
 """Sorted piles and test results of a model, kept in the agent's folder so that they are computed once per model."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ from osscl.errors import DataError, UserError
 from osscl.serve.answers import Accuracy, PileSection, TestedClass, TestState
 from osscl.serve.desk import LoadedAgent
 from osscl.serve.folder import FolderContents, read_folder
-from osscl.storage import read_cached_state, write_state, write_text
+from osscl.storage import read_cached_state, read_sealed, write_sealed, write_state
 
 MOST_KEPT = 4  # models whose results are kept
 FIRST = 12  # pictures of a section shown at once
@@ -103,14 +102,14 @@ def tested_folder(own: Path, agent: LoadedAgent, root: Path, progress: ReadProgr
     saved = _read_result(file, contents.keys)
     if saved is None:
         saved = _tested(agent, contents)
-        write_text(file, json.dumps({"keys": contents.keys, "result": asdict(saved)}))
+        write_sealed(file, {"keys": list(contents.keys), "result": asdict(saved)})
         _keep_few(own, "test-*.json")
     return saved
 
 
 def _read_result(file: Path, keys: Sequence[str]) -> TestState | None:
     try:
-        saved: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        saved: dict[str, Any] = read_sealed(file)
         return from_plain(TestState, saved["result"]) if saved["keys"] == list(keys) else None
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return None

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from osscl.config import from_plain, plain
 from osscl.data.images import ImageBank
-from osscl.errors import DataError, shown
+from osscl.errors import DamagedFile, DataError, shown
+from osscl.storage import DIGEST, seal, unsealed, write_text
 from osscl.stream.scenario import ScenarioSpec
 from osscl.stream.step import StepRows, Stream
 
@@ -52,10 +53,14 @@ def rows_digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
+def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    write_text(path, json.dumps(seal(manifest)))
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest in a file; raises a DataError if it is not one."""
+    """The manifest in a file; raises a DataError if it is not one, or not the one that was written."""
     try:
-        manifest = json.loads(path.read_text())
+        manifest: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         raise DataError(f"no stream file at {path}") from None
     except OSError as error:
@@ -69,6 +74,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
     missing = KINDS.keys() - manifest.keys()
     if missing:
         raise DataError(f"{path} is incomplete: {', '.join(sorted(missing))} missing")
+    if strange := manifest.keys() - KINDS.keys() - {"format", DIGEST}:
+        raise DataError(f"{path} is damaged: it has the unknown field {shown(min(strange))}")
+    if DIGEST in manifest:  # version 0.1 wrote none
+        try:
+            manifest = unsealed(manifest)
+        except DamagedFile as error:
+            raise DamagedFile(f"{path} is damaged: {error}; if you edited it, remove the field {DIGEST!r}") from None
     for key, kind in KINDS.items():
         if type(manifest[key]) is not kind:
             raise DataError(f"{path} is damaged: {key} must be of type {kind.__name__}")
