@@ -287,17 +287,17 @@ def test_a_file_that_changed_after_it_was_embedded_gives_no_example(tmp_path):
     assert len(made.model.examples("a", 9)) == 1 and len(made.model.nearest_examples(step.rows, 3)[1]) == 1
 
 
-def test_an_agent_saved_without_examples_still_loads_and_learns(tmp_path):
-    made = two_steps()
-    entry = made.entry()
-    del entry["knowledge"]["kept_examples"]
+@pytest.mark.parametrize("rule", [None, 1, 99])
+def test_an_agent_whose_numbers_mean_something_else_is_refused_and_left_as_it_is(tmp_path, rule):
+    entry = two_steps().entry()
+    entry["knowledge"]["rule"] = rule
+    if rule is None:
+        del entry["knowledge"]["rule"]
     write_state(tmp_path / "model", entry)
-    old = ContinualClassifier.load(tmp_path)
-    assert old.predict_detailed(pile()).names == made.predict_detailed(pile()).names
-    assert old.model.examples("kind 0", 3) == [] and old.model.nearest_examples(torch.ones(1, 60), 3) == [[]]
-    with old.saving_to(tmp_path):
-        old.update(*labeled(4))
-    assert len(ContinualClassifier.load(tmp_path).model.examples("kind 4", 9)) == 8
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(DataError, match="judges images by other rules: fit a new one"):
+        ContinualClassifier.load(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
 # ----- unusual input

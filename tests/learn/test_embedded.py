@@ -7,21 +7,16 @@ from torch import Tensor
 from osscl.learn.embedded import (
     DISCRIMINANTS,
     MEANS,
-    TEMPERATURES,
     Candidate,
     ClassSums,
     EmbeddingHead,
     Spread,
-    Trials,
-    Voice,
     candidates,
     distances,
-    earlier_candidates,
     fit_embedding_head,
     left_out_distances,
     split_layers,
     summarise,
-    weigh_candidates,
 )
 
 BASELINES = MEANS, DISCRIMINANTS
@@ -98,7 +93,7 @@ def test_linear_logits_of_discriminants_are_distances_up_to_a_term_that_classes_
     sums = summarise(x, y, NAMES, WIDTHS)
     head = fit_embedding_head(sums, x, y)
     apart = -0.5 * distances(split_layers(x, WIDTHS)[1], sums.means[1], head.spreads[1], 0.6)
-    torch.testing.assert_close(head.logits(x, Candidate((1,), 0.6)).log_softmax(1), apart.log_softmax(1))
+    torch.testing.assert_close(head.logits(x, Candidate(1, 0.6)).log_softmax(1), apart.log_softmax(1))
 
 
 def test_candidates_weigh_by_their_loss_on_left_out_rows():
@@ -107,8 +102,8 @@ def test_candidates_weigh_by_their_loss_on_left_out_rows():
     head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
     loss = dict(zip(candidates(2), head.trials.loss.min(1).values.tolist(), strict=True))
     losses = [loss[voice.way] for voice in head.voices]
-    assert losses == sorted(losses) and head.voices[0].way.layers == (0,)
-    assert sum(voice.weight for voice in head.voices if voice.way.layers == (1,)) < 0.1
+    assert losses == sorted(losses) and head.voices[0].way.layer == 0
+    assert sum(voice.weight for voice in head.voices if voice.way.layer == 1) < 0.1
 
 
 def test_the_average_is_right_about_as_often_as_the_better_baseline_or_more():
@@ -120,24 +115,6 @@ def test_the_average_is_right_about_as_often_as_the_better_baseline_or_more():
         right = [float((head.logits(test, way).argmax(1) == truth).float().mean()) for way in (None, *BASELINES)]
         better.append(right[0] - max(right[1:]))
     assert sum(better) / len(better) > 0
-
-
-def test_an_agent_of_an_earlier_version_keeps_its_head_until_it_learns_more():
-    x, y = drawn(8, 0)
-    sums, ways = summarise(x, y, NAMES, WIDTHS), earlier_candidates(2)
-    loss = torch.full((len(ways), len(TEMPERATURES)), 9.0)
-    chosen = ways.index(Candidate((0, 1), 0.3))
-    loss[chosen, 3] = 1.0
-    old = Trials.from_state({"loss": loss, "right": torch.ones(len(ways)), "rows": torch.tensor(32)})
-    (voice,) = weigh_candidates(old, sums)
-    assert voice == Voice(ways[chosen], 1.0, TEMPERATURES[3])
-    spreads = [Spread.of(scatter, sums.degrees) for scatter in sums.scatters]
-    parts = split_layers(x, WIDTHS)
-    both = sum(-0.5 * distances(parts[i], sums.means[i], spreads[i], 0.3) for i in (0, 1))
-    found = EmbeddingHead(sums, spreads, (voice,), old).predict_proba(x)
-    torch.testing.assert_close(found, (TEMPERATURES[3] * both).softmax(1))
-    assert Trials.from_state(old.state()).averaged is None
-    assert fit_embedding_head(sums, x, y, old).trials.rows == len(x)  # earlier trials were of other candidates
 
 
 def test_trials_of_an_earlier_step_count_without_its_rows():

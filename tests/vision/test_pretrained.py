@@ -90,6 +90,14 @@ def test_combined_views_are_one_row_of_unit_layers(lite0):
     assert both.content_hash != CombinedViews(lite0, 1).content_hash != lite0.content_hash
 
 
+def test_the_same_network_sees_smaller_pictures_and_makes_other_embeddings(lite0):
+    small = lite0.at_size(128)
+    assert small.preprocessing.shape == (128, 128) and small.preprocessing.shortest_edge == 146
+    assert small.preprocess(Image.new("RGB", (300, 200))).shape == (1, 3, 128, 128)
+    assert small.dim == lite0.dim and small.content_hash != lite0.content_hash
+    assert lite0.at_size(224).content_hash == lite0.content_hash
+
+
 def test_the_hash_is_the_same_everywhere_and_covers_weights_and_preprocessing(lite0):
     assert lite0.content_hash == "a26624ee4465b63faccf3b44eedf178f675fc5fc99fd1c8ce5732daba3d94d40"
     wider = replace(LITE0_PIXELS, shortest_edge=224)
@@ -320,6 +328,23 @@ def test_weights_that_do_not_fit_the_config_are_refused_and_never_random(saved, 
     )
     words = refused(folder)
     assert "do not fit" in words or "cannot be used" in words
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"num_hidden_layers": 3}, "are missing, first "), ({"hidden_size": 64}, "have another shape")],
+)
+def test_weights_that_do_not_fit_are_named(saved, change, words):
+    folder, _ = saved(FAMILIES["vit"])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    assert words in refused(folder)
+
+
+def test_a_folder_is_remembered_by_its_whole_path(saved, monkeypatch):
+    folder, _ = saved(FAMILIES["vit"])
+    monkeypatch.chdir(folder.parent)
+    assert load_encoder("model").name == load_encoder(folder).name == str(folder.resolve())
 
 
 def test_damaged_weights_and_pictures_of_a_wrong_size_are_refused(saved):

@@ -17,7 +17,7 @@ from osscl.errors import DataError
 
 SIDE = 112  # pixels
 QUALITY = 80
-NOTHING = b""  # in place of a picture that could not be read again, or of an agent saved before pictures were kept
+NOTHING = b""  # in place of a picture that could not be read again
 GetPicture = Callable[[], Path | Image.Image]
 MakeExamples = Callable[[Sequence[int]], Sequence[bytes]]  # row numbers of a step -> JPEGs
 
@@ -75,10 +75,8 @@ def pack_examples(jpegs: Iterable[bytes]) -> dict[str, Tensor]:
     return {"bytes": torch.frombuffer(bytearray(b"".join(parts) or b"\0"), dtype=torch.uint8), "ends": ends}
 
 
-def unpack_examples(state: Mapping[str, Any] | None, count: int) -> tuple[bytes, ...]:
-    """What `pack_examples` stored; nothing for every row of an agent that has no pictures."""
-    if state is None:
-        return (NOTHING,) * count
+def unpack_examples(state: Mapping[str, Any], count: int) -> tuple[bytes, ...]:
+    """What `pack_examples` stored."""
     every, ends = state["bytes"].numpy().tobytes(), state["ends"].tolist()
     if len(ends) != count:
         raise ValueError(f"expected {count} pictures, found {len(ends)}")

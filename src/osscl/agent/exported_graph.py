@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from osscl.agent.knowledge import Knowledge
 from osscl.errors import UserError
 from osscl.learn.embedded import EmbeddingHead, Spread
-from osscl.learn.unknown import AROUND, FEW, SAME, WITHIN, KnownScores, Unknown, mark_directions
+from osscl.learn.unknown import FEW, SAME, SHRUNK, KnownScores, Unknown, mark_directions
 from osscl.vision.preprocessing import VIEWS, ZOOM, Preprocessing
 from osscl.vision.pretrained import CombinedViews, FrozenEncoder
 
@@ -132,14 +132,12 @@ def _inverse(spread: Spread, shrinkage: float) -> Tensor:
 class KnownShare(nn.Module):
     """The share of known images that look less known than each row."""
 
-    usual: Tensor
-
     def __init__(self, unknown: Unknown) -> None:
         super().__init__()
         self.layers, head = unknown.layers, unknown.head
         self.count = unknown.all_rows[0].count
         for i, all_rows in zip(self.layers, unknown.all_rows, strict=True):
-            within, means = _inverse(head.spreads[i], WITHIN), head.sums.means[i].to(WIDE)
+            within, means = _inverse(head.spreads[i], SHRUNK), head.sums.means[i].to(WIDE)
             self.register_buffer(f"middle{i}", all_rows.middle)
             self.register_buffer(f"around{i}", all_rows.inverse.float())
             self.register_buffer(f"within{i}", within.float())
@@ -147,14 +145,11 @@ class KnownShare(nn.Module):
             self.register_buffer(f"of_means{i}", ((means @ within) * means).sum(1))
         self.copies = Copies(unknown)
         self.tail = Tail(unknown.known_scores())
-        locations = unknown.known_scores().locations(head.names)
-        self.register_buffer("usual", unknown.expected + locations)  # score of each class
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         copies = self.copies(torch.cat(list(layers), 1))
         parts = [self._score(layers[i], i, copies) for i in self.layers]
-        best, classes = reduce(torch.add, parts).max(1)
-        share: Tensor = self.tail(best - self.usual[classes])
+        share: Tensor = self.tail(reduce(torch.add, parts).amax(1))
         return share
 
     def _score(self, x: Tensor, i: int, copies: Tensor) -> Tensor:
@@ -162,7 +157,7 @@ class KnownShare(nn.Module):
         off = x - self.get_buffer(f"middle{i}")
         plain = ((off @ self.get_buffer(f"around{i}").to(WIDE)) * off).sum(1)
         others = (self.count - copies).clamp(min=1)
-        share = (1 - AROUND) / max(self.count - 1, 1.0) * copies * self.count / others
+        share = (1 - SHRUNK) / max(self.count - 1, 1.0) * copies * self.count / others
         far = plain / (1 - share * plain).clamp(min=1e-3) * (self.count / others) ** 2
         own = ((x @ self.get_buffer(f"within{i}").to(WIDE)) * x).sum(1, keepdim=True)
         near = own - 2 * x @ self.get_buffer(f"to_means{i}") + self.get_buffer(f"of_means{i}")
@@ -193,25 +188,24 @@ class Copies(nn.Module):
 
 
 class Tail(nn.Module):
-    """The share of known scores below a score, both without what is usual for their class."""
+    """The share of known scores below a score."""
 
-    rest: Tensor
+    compared: Tensor
 
     def __init__(self, known: KnownScores) -> None:
         super().__init__()
-        rest = known.scores - known.locations(known.names)[known.owners] if len(known.scores) else known.scores
-        self.count = len(rest)
-        self.register_buffer("rest", rest)
-        if 2 <= self.count < FEW:
-            self.middle = float(rest.mean())
-            self.width = float(rest.std().clamp(min=1e-9)) * (1 + 1 / self.count) ** 0.5
-
-    def forward(self, off: Tensor) -> Tensor:
-        if self.count < 2:
-            return torch.ones_like(off)
+        self.count = len(known.scores)
         if self.count >= FEW:
-            return ((self.rest <= off[:, None]).to(WIDE).sum(1) + 0.5) / (self.count + 1)
-        return student_cdf((off - self.middle) / self.width, self.count - 1)
+            self.register_buffer("compared", known.compared)
+        if self.count >= 2:
+            self.middle, self.width = float(known.scores.mean()), known.width
+
+    def forward(self, scores: Tensor) -> Tensor:
+        if self.count < 2:
+            return torch.ones_like(scores)
+        if self.count >= FEW:
+            return ((scores[:, None] - self.compared) / self.width).sigmoid().mean(1)
+        return student_cdf((scores - self.middle) / self.width, self.count - 1)
 
 
 def student_cdf(t: Tensor, degrees: int) -> Tensor:

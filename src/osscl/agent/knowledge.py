@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from osscl.agent.examples import MakeExamples, no_examples, pack_examples, unpack_examples
+from osscl.errors import DataError
 from osscl.learn.embedded import (
     ClassSums,
     EmbeddingHead,
@@ -23,6 +24,7 @@ from osscl.learn.embedded import (
 )
 from osscl.learn.unknown import Calibration, PileSums, Unknown, fit_unknown, unknown_from
 
+RULE = 2  # of what stored numbers mean; raised when the same file would give other answers
 Memory = tuple[Tensor, tuple[str, ...], tuple[bytes, ...]]  # labelled rows, their classes and example pictures
 
 
@@ -94,6 +96,7 @@ class Knowledge:
     def state(self) -> dict[str, Any]:
         """As nested tensors and lists to store."""
         return {
+            "rule": RULE,
             "names": list(self.sums.names),
             "sums": self.sums.state(),
             "world": self.world.state(),
@@ -106,6 +109,11 @@ class Knowledge:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Knowledge":
+        """What `state` stored; numbers with another meaning are refused."""
+        if state.get("rule") != RULE:
+            raise DataError(
+                "the agent was saved by a version of osscl that judges images by other rules: fit a new one"
+            )
         scores = state["calibration"]
         return cls(
             ClassSums.from_state(state["names"], state["sums"]),
@@ -114,7 +122,7 @@ class Knowledge:
             Calibration(tuple(scores["names"]), scores["parts"], scores["owners"]),
             state["kept"],
             tuple(state["kept_labels"]),
-            unpack_examples(state.get("kept_examples"), len(state["kept_labels"])),
+            unpack_examples(state["kept_examples"], len(state["kept_labels"])),
         )
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
 
 from osscl import __version__
 from osscl.agent.exported_graph import PhotoGraph, exported_size
@@ -32,13 +31,11 @@ from osscl.agent.photos import PhotoModel
 from osscl.data.demo_photos import KINDS, draw_picture
 from osscl.data.pictures import hearing_warnings, read_photo
 from osscl.errors import UserError
-from osscl.runs.model import Prediction
 from osscl.storage import refuse_to_overwrite
-from osscl.vision.pretrained import FrozenEncoder, one_thread
+from osscl.vision.pretrained import FrozenEncoder
 
 CHECKED = 200  # pictures
 TOLERANCE = 1e-3  # of probabilities and known shares
-STEP_TOLERANCE = 1e-3  # standard deviations of known scores within which a score may be on either side of a step
 
 
 @dataclass(frozen=True)
@@ -175,22 +172,6 @@ def measure_agreement(model: PhotoModel, exported: OnnxModel, pictures: Sequence
     assert expected.class_probabilities is not None and found.class_probabilities is not None
     assert expected.known is not None and found.known is not None
     apart = float((expected.class_probabilities - found.class_probabilities).abs().max())
-    shares = float(_beyond_steps(model, rows, found).max())
+    assert expected.scores is not None and found.scores is not None
+    shares = float((expected.scores - found.scores).abs().max())
     return Agreement(len(pictures), max(apart, shares), int((expected.known != found.known).sum()))
-
-
-def _beyond_steps(model: PhotoModel, rows: Tensor, found: Prediction) -> Tensor:
-    """How far the graph's known shares are from the agent's, (n,), apart from scores at the very edge of a step.
-
-    A share is a count of known scores below the picture's, so that it jumps where the two scores are equal.
-    """
-    assert found.scores is not None
-    unknown = model.knowledge.unknown
-    with one_thread():
-        scores, classes = unknown.scores(rows)
-        known, off = unknown.known_scores(), scores - unknown.expected[classes]
-        spread = known.scores.std(correction=0) if len(known.scores) else torch.zeros(())
-        low, high = (
-            known.share_below(off + side * STEP_TOLERANCE * spread, classes, unknown.head.names) for side in (-1, 1)
-        )
-    return torch.maximum(low - found.scores, found.scores - high).clamp(min=0)

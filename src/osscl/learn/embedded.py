@@ -11,7 +11,6 @@ trained on a far larger set, the learner is the identity, and only the head is l
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 from typing import Any
 
 import torch
@@ -176,35 +175,24 @@ def summarise(rows: Tensor, targets: Tensor, names: Sequence[str], widths: Seque
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to classify: class means of a layer by cosine, or discriminants.
+    """One way to classify: class means of a layer by cosine, or discriminants."""
 
-    Logits of discriminants on several layers, which only agents of earlier versions use, are summed.
-    """
-
-    layers: tuple[int, ...]
+    layer: int
     shrinkage: float | None = None  # None: class means
 
     def __str__(self) -> str:
-        layers = "+".join(map(str, self.layers))
         if self.shrinkage is None:
-            return f"class means, layer {layers}"
-        return f"discriminants, layer {layers}, shrinkage {self.shrinkage:g}"
+            return f"class means, layer {self.layer}"
+        return f"discriminants, layer {self.layer}, shrinkage {self.shrinkage:g}"
 
 
-MEANS = Candidate((0,))
-DISCRIMINANTS = Candidate((0,), BASELINE_SHRINKAGE)
+MEANS = Candidate(0)
+DISCRIMINANTS = Candidate(0, BASELINE_SHRINKAGE)
 
 
 def candidates(layers: int) -> tuple[Candidate, ...]:
     """Class means and discriminants on every layer; both baselines are among them."""
-    return tuple(Candidate((i,), shrinkage) for i in range(layers) for shrinkage in (None, *SHRINKAGES))
-
-
-def earlier_candidates(layers: int) -> tuple[Candidate, ...]:
-    """Those of agents that chose one candidate instead of averaging, in the order of their trials."""
-    sets = [s for size in range(1, layers + 1) for s in combinations(range(layers), size)]
-    found = [Candidate(s, shrinkage) for s in sets for shrinkage in (0.1, 0.3, 0.6)]
-    return (MEANS, DISCRIMINANTS, *(c for c in found if c != DISCRIMINANTS))
+    return tuple(Candidate(i, shrinkage) for i in range(layers) for shrinkage in (None, *SHRINKAGES))
 
 
 @dataclass(frozen=True)
@@ -292,31 +280,24 @@ class Trials:
     loss: Tensor  # (candidates, temperatures) summed cross entropy
     right: Tensor  # (candidates,)
     rows: int
-    averaged: float | None  # rows that the average of candidates had right; None for agents that chose one
-
-    def ways(self, layers: int) -> tuple[Candidate, ...]:
-        """The candidates that were tried."""
-        return earlier_candidates(layers) if self.averaged is None else candidates(layers)
+    averaged: float  # rows that the average of candidates had right
 
     def joined(self, other: "Trials | None") -> "Trials":
-        """With those of earlier steps, unless they tried other candidates."""
-        if other is None or other.averaged is None or self.averaged is None:
+        """With those of earlier steps."""
+        if other is None:
             return self
-        averaged = self.averaged + other.averaged
-        return Trials(self.loss + other.loss, self.right + other.right, self.rows + other.rows, averaged)
+        sums = self.loss + other.loss, self.right + other.right, self.rows + other.rows, self.averaged + other.averaged
+        return Trials(*sums)
 
     def state(self) -> dict[str, Tensor]:
         """As tensors to store."""
-        found = {"loss": self.loss, "right": self.right, "rows": torch.tensor(self.rows)}
-        if self.averaged is not None:
-            found["averaged"] = torch.tensor(self.averaged, dtype=torch.float64)
-        return found
+        averaged = torch.tensor(self.averaged, dtype=torch.float64)
+        return {"loss": self.loss, "right": self.right, "rows": torch.tensor(self.rows), "averaged": averaged}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Trials":
         """What `state` stored."""
-        averaged = float(state["averaged"]) if "averaged" in state else None
-        return cls(state["loss"], state["right"], int(state["rows"]), averaged)
+        return cls(state["loss"], state["right"], int(state["rows"]), float(state["averaged"]))
 
 
 @dataclass(frozen=True)
@@ -351,10 +332,10 @@ class EmbeddingHead:
         biases = torch.zeros(len(self.names), dtype=torch.float64)
         for voice in self.voices:
             scale = voice.weight * voice.temperature
-            for layer in voice.way.layers:
-                w, b = linear_logits(self.sums.means[layer], self.spreads, layer, voice.way.shrinkage)
-                weights[layer] = weights.get(layer, 0) + scale * w
-                biases = biases + scale * b
+            layer = voice.way.layer
+            w, b = linear_logits(self.sums.means[layer], self.spreads, layer, voice.way.shrinkage)
+            weights[layer] = weights.get(layer, 0) + scale * w
+            biases = biases + scale * b
         return weights, biases
 
     def logits(self, rows: Tensor, candidate: Candidate | None = None) -> Tensor:
@@ -375,10 +356,9 @@ class EmbeddingHead:
 
     def right(self, way: Candidate | None = None) -> float:
         """Share of left-out rows that a candidate, or the average, had right; 0 without any."""
-        trials, ways = self.trials, self.trials.ways(len(self.sums.means))
-        way = self.voices[0].way if way is None and trials.averaged is None else way
+        trials, ways = self.trials, candidates(len(self.sums.means))
         found = trials.averaged if way is None else float(trials.right[ways.index(way)])
-        return (found or 0.0) / max(trials.rows, 1)
+        return found / max(trials.rows, 1)
 
     def __str__(self) -> str:
         """What is averaged, the three with the most weight by name."""
@@ -413,7 +393,6 @@ def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: T
     voices = weigh_candidates(trials, sums)
     scales = {voice.way: voice.weight * voice.temperature for voice in voices}
     total = torch.stack([scale * logits[way] for way, scale in scales.items()]).sum(0)
-    assert trials.averaged is not None
     averaged = trials.averaged + float((total.argmax(1) == y).sum())
     return EmbeddingHead(sums, spreads, voices, replace(trials, averaged=averaged))
 
@@ -426,7 +405,7 @@ def left_out_logits(
     x, y = split_layers(rows[picked], sums.widths), targets[picked]
     found = {}
     for way in candidates(len(x)):
-        (i,) = way.layers
+        i = way.layer
         if way.shrinkage is None:
             found[way] = _left_out_cosines(x[i], y, sums.counts, sums.means[i])
         else:
@@ -461,20 +440,11 @@ def _left_out_cosines(x: Tensor, y: Tensor, counts: Tensor, means: Tensor) -> Te
 
 def weigh_candidates(trials: Trials, sums: ClassSums) -> tuple[Voice, ...]:
     """Candidates in the average, the heaviest first: tempered posterior weights by the loss on left-out rows."""
-    ways = trials.ways(len(sums.means))
+    ways = candidates(len(sums.means))
     if trials.rows == 0:
         return (Voice(DISCRIMINANTS if sums.degrees > 0 else MEANS, 1.0, 1.0),)
-    if trials.averaged is None:
-        return (_earlier_choice(trials, ways),)
     best = trials.loss.min(1)
     weights = (-SHARPNESS * best.values).softmax(0)
     weights = weights.masked_fill(weights < LEAST_WEIGHT, 0) / weights[weights >= LEAST_WEIGHT].sum()
     order = weights.argsort(descending=True, stable=True)[: int((weights > 0).sum())].tolist()
     return tuple(Voice(ways[i], float(weights[i]), TEMPERATURES[int(best.indices[i])]) for i in order)
-
-
-def _earlier_choice(trials: Trials, ways: Sequence[Candidate]) -> Voice:
-    """The rule of earlier versions: least loss among candidates right at least as often as both baselines."""
-    needed = max(trials.right[ways.index(MEANS)], trials.right[ways.index(DISCRIMINANTS)])
-    best = int(trials.loss.min(1).values.masked_fill(trials.right < needed, torch.inf).argmin())
-    return Voice(ways[best], 1.0, TEMPERATURES[int(trials.loss[best].argmin())])

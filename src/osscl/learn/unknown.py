@@ -15,6 +15,7 @@ from osscl.learn.embedded import (
     FLOOR,
     ClassSums,
     EmbeddingHead,
+    candidates,
     distances,
     left_out_distances,
     packed,
@@ -24,11 +25,13 @@ from osscl.learn.embedded import (
 )
 from osscl.seeding import seeded
 
-WITHIN, AROUND = 0.95, 0.9  # shrinkage of a class and of everything; a world shrunk far less hides kinds in no pile
+SHRUNK = 0.95  # shrinkage of the covariances of a class and of everything; less hides kinds that are in no pile
 CLOSE = 0.05  # mean loss by which a layer may classify worse than the best one and still have a say
-POOLING = 5.0  # rows that the average class weighs in the location of a class's scores
+POOLING = 5.0  # rows that earlier scores weigh in how far scores have moved
 SAME = 1e-4  # standard deviations within which two rows are taken for the same image
-FEW = 40  # scores below which the tail is that of Student's t
+FEW = 40  # scores below which their distribution is taken to be Student's t
+MOST_SCORES = 1000  # that a share is computed from; more are thinned out evenly
+SMOOTHING = 0.1  # standard deviations; a share that only counted would be the same for all scores below the lowest
 
 
 @dataclass(frozen=True)
@@ -136,8 +139,8 @@ def everything(sums: ClassSums, world: PileSums, layer: int) -> Everything:
 
 def _inverse(covariance: Tensor) -> Tensor:
     d = len(covariance)
-    level = (AROUND * covariance.trace() + FLOOR) / d
-    inverse: Tensor = torch.linalg.inv((1 - AROUND) * covariance + level * torch.eye(d, dtype=covariance.dtype))
+    level = (SHRUNK * covariance.trace() + FLOOR) / d
+    inverse: Tensor = torch.linalg.inv((1 - SHRUNK) * covariance + level * torch.eye(d, dtype=covariance.dtype))
     return inverse
 
 
@@ -146,7 +149,7 @@ def far_from_everything(rows: Tensor, all_rows: Everything, copies: Tensor) -> T
     off, n = rows - all_rows.middle, all_rows.count
     plain = ((off @ all_rows.inverse) * off).sum(1)
     others = (n - copies).clamp(min=1)
-    share = (1 - AROUND) / max(n - 1, 1.0) * copies * n / others
+    share = (1 - SHRUNK) / max(n - 1, 1.0) * copies * n / others
     return plain / (1 - share * plain).clamp(min=1e-3) * (n / others) ** 2
 
 
@@ -156,31 +159,39 @@ class Calibration:
 
     A new image is judged by its nearest class, which need not be its own, and so are these.
 
-    They are stored less the score that is expected of the class, since that changes with every class that is added.
-    Takes 8 bytes for each label and layer. All layers are kept since a later step may use others.
+    They are stored less the score that is expected of the class, since that changes with every class and pile that is
+    added. Takes 8 bytes for each label and layer. All layers are kept since a later step may use others.
     """
 
     names: tuple[str, ...]
     parts: Tensor  # (n, layers)
     owners: Tensor  # (n,) the nearest class, an index of names
 
-    def joined(self, other: "Calibration | None") -> "Calibration":
-        """With those of earlier steps, moved and stretched to where scores are now.
+    def columns(self, names: Sequence[str]) -> Tensor:
+        """The nearest class of each row as an index of `names`, (n,)."""
+        places = [names.index(name) if name in names else -1 for name in self.names]  # -1: removed, and so its rows
+        return torch.tensor(places, dtype=torch.long)[self.owners]
+
+    def joined(self, other: "Calibration | None", expected: Tensor, names: Sequence[str]) -> "Calibration":
+        """With the scores of earlier steps, moved and stretched to where those of this step are.
+
+        `expected` (k, layers) is the score that is now expected of classes `names`.
 
         More labels and more classes change all left-out scores; earlier rows, which are gone, are taken to have changed
-        as this step's rows show, as far as that is more than chance.
+        as this step's rows show, the more so the more of these there are.
         """
         if other is None or not len(other.parts):
             return self
         if not len(self.parts):
             return Calibration(other.names, other.parts, other.owners)
-        middle = other.parts.mean(0)
-        parts = middle + (other.parts - middle) * _stretched(other, self) + _moved(other, self)
-        other = Calibration(other.names, parts, other.owners)
-        names = tuple(dict.fromkeys(other.names + self.names))
-        mine = torch.tensor([names.index(n) for n in self.names], dtype=torch.long)[self.owners]
-        theirs = torch.tensor([names.index(n) for n in other.names], dtype=torch.long)[other.owners]
-        return Calibration(names, torch.cat((other.parts, self.parts)), torch.cat((theirs, mine)))
+        before, now = (one.parts + expected[one.columns(names)] for one in (other, self))
+        trust = len(now) / (len(now) + POOLING)
+        center = before.mean(0)
+        ratio = (_spread(now) / _spread(before)) ** trust if min(len(now), len(before)) > 1 else 1.0
+        moved = center + trust * (now.mean(0) - center) + ratio * (before - center)
+        every = tuple(dict.fromkeys(other.names + self.names))
+        owners = torch.cat((other.columns(every), self.columns(every)))
+        return Calibration(every, torch.cat((other.parts + moved - before, self.parts)), owners)
 
     def without(self, name: str) -> "Calibration":
         """Forget the scores of a class."""
@@ -198,88 +209,54 @@ class Calibration:
         return {"parts": self.parts, "owners": self.owners}
 
 
-def _moved(before: Calibration, now: Calibration) -> Tensor:
-    """How far scores have moved from one step to the next, (layers,), as far as classes do not differ anyway."""
-    a, b = (torch.stack([c.parts[c.owners == i].mean(0) for i in c.owners.unique()]) for c in (before, now))
-    freedom = len(a) + len(b) - 2
-    if freedom < 1:
-        return torch.zeros_like(b[0])
-    between = ((a - a.mean(0)).square().sum(0) + (b - b.mean(0)).square().sum(0)) / freedom
-    return _shrunk(b.mean(0) - a.mean(0), between * (1 / len(a) + 1 / len(b)))
-
-
-def _stretched(before: Calibration, now: Calibration) -> Tensor:
-    """By which factor scores of a class spread more than in the step before, (layers,)."""
-    (a, free_a), (b, free_b) = _variances(before), _variances(now)
-    if min(free_a, free_b) < 1:
-        return torch.ones_like(b)
-    ratio = (b.clamp(min=1e-12) / a.clamp(min=1e-12)).log() / 2
-    return _shrunk(ratio, torch.full_like(ratio, (1 / free_a + 1 / free_b) / 2)).exp()
-
-
-def _variances(scores: Calibration) -> tuple[Tensor, int]:
-    """Variances within classes, (layers,), and their degrees of freedom."""
-    present, own = scores.owners.unique(return_inverse=True)
-    means = torch.stack([scores.parts[own == i].mean(0) for i in range(len(present))])
-    freedom = len(own) - len(present)
-    return (scores.parts - means[own]).square().sum(0) / max(freedom, 1), freedom
-
-
-def _shrunk(found: Tensor, variance: Tensor) -> Tensor:
-    """Differences shrunk to 0 by what chance alone would make of them (James and Stein)."""
-    return found * (1 - variance / found.square().clamp(min=1e-12)).clamp(min=0)
+def _spread(scores: Tensor) -> Tensor:
+    """Standard deviations (layers,) of scores (n, layers), never 0."""
+    return scores.std(0).clamp(min=1e-6)
 
 
 @dataclass(frozen=True)
 class KnownScores:
-    """Scores of known rows with the layers in use, and the class of each."""
+    """Scores of known rows with the layers in use, as a smooth distribution.
 
-    names: tuple[str, ...]
+    Classes are not told apart: subtracting what is usual for a class lets in unknown images where a class is broad.
+    """
+
     scores: Tensor  # (n,)
-    owners: Tensor  # (n,)
-
-    def locations(self, names: Sequence[str]) -> Tensor:
-        """The mean score of each class, (k,), pooled with the overall mean as if that had POOLING rows."""
-        if not len(self.scores):
-            return torch.zeros(len(names), dtype=torch.float64)
-        middle, found = self.scores.mean(), []
-        for name in names:
-            own = self.scores[self.owners == self.names.index(name)] if name in self.names else self.scores[:0]
-            found.append((own.sum() + POOLING * middle) / (len(own) + POOLING))
-        return torch.stack(found)
 
     @property
-    def rest(self) -> Tensor:
-        """The scores less the location of their class, (n,)."""
-        return self.scores - self.locations(self.names)[self.owners]
+    def compared(self) -> Tensor:
+        """Scores that shares are computed from, at most MOST_SCORES, sorted."""
+        places = torch.linspace(0, len(self.scores) - 1, min(len(self.scores), MOST_SCORES), dtype=torch.float64)
+        return self.scores.sort().values[places.round().long()]
+
+    @property
+    def width(self) -> float:
+        """The unit in which scores are compared: of the smoothing, or of Student's t for few scores."""
+        spread, n = float(self.scores.std().clamp(min=1e-9)), len(self.scores)
+        return SMOOTHING * spread if n >= FEW else spread * (1 + 1 / n) ** 0.5
+
+    def share_below(self, scores: Tensor) -> Tensor:
+        """Share of known rows that would score lower than each of `scores` (n,), from 0 to 1."""
+        n = len(self.scores)
+        if n < 2:
+            return torch.ones_like(scores)
+        if n >= FEW:
+            return ((scores[:, None] - self.compared) / self.width).sigmoid().mean(1)
+        from scipy.stats import t
+
+        return torch.from_numpy(t.cdf(((scores - self.scores.mean()) / self.width).numpy(), n - 1))
 
     def threshold(self, reject: float) -> float | None:
-        """The score, less the location of its class, below which rows are rejected; None if none ever is."""
-        rest, n = self.rest.sort().values, len(self.scores)
-        if n < 2:
-            return None
-        if n >= FEW:
-            place = math.ceil(reject * (n + 1) - 0.5)  # rows that may score lower or the same
-            return float(rest[place - 1]) if place > 0 else None
-        from scipy.stats import t
-
-        width = float(rest.std().clamp(min=1e-9)) * (1 + 1 / n) ** 0.5
-        return float(rest.mean() + width * float(t.ppf(reject, n - 1)))
-
-    def share_below(self, scores: Tensor, classes: Tensor, names: Sequence[str]) -> Tensor:
-        """Share of known rows that would score lower than `scores` (n,) of predicted `classes` (n,), in (0, 1)."""
+        """The score below which rows are rejected; None if none ever is."""
         if len(self.scores) < 2:
-            return torch.ones_like(scores)
-        rest = self.rest
-        off = scores - self.locations(names)[classes]
-        n = len(rest)
-        if n >= FEW:
-            below = torch.searchsorted(rest.sort().values, off.contiguous(), right=True)
-            return (below.double() + 0.5) / (n + 1)
-        from scipy.stats import t
-
-        width = float(rest.std().clamp(min=1e-9)) * (1 + 1 / n) ** 0.5
-        return torch.from_numpy(t.cdf(((off - rest.mean()) / width).numpy(), n - 1))
+            return None
+        reach = 20 * float(self.scores.std()) + 1e-6
+        low, high = float(self.scores.min()) - reach, float(self.scores.max()) + reach
+        for _ in range(100):
+            middle = (low + high) / 2
+            below = float(self.share_below(torch.tensor([middle], dtype=torch.float64))) < reject
+            low, high = (middle, high) if below else (low, middle)
+        return high
 
 
 @dataclass(frozen=True)
@@ -299,20 +276,19 @@ class Unknown:
         x, copies = split_layers(rows, sums.widths), copies_in(self.world, marks_of(rows, sums.widths))
         parts = []
         for layer, all_rows in zip(self.layers, self.all_rows, strict=True):
-            near = distances(x[layer], sums.means[layer], self.head.spreads[layer], WITHIN)
+            near = distances(x[layer], sums.means[layer], self.head.spreads[layer], SHRUNK)
             parts.append(far_from_everything(x[layer], all_rows, copies)[:, None] - near)
         best = torch.stack(parts).sum(0).max(1)
         return best.values, best.indices
 
     def known(self, rows: Tensor) -> Tensor:
-        """The share of known images that look less known than each row, (n,) in (0, 1)."""
-        scores, classes = self.scores(rows)
-        return self.known_scores().share_below(scores - self.expected[classes], classes, self.head.names)
+        """The share of known images that look less known than each row, (n,)."""
+        return self.known_scores().share_below(self.scores(rows)[0])
 
     def known_scores(self) -> KnownScores:
-        """Scores of the labelled rows of all steps with the layers in use, less the expected score of their class."""
+        """Scores of the labelled rows of all steps with the layers in use."""
         kept = self.calibration
-        return KnownScores(kept.names, kept.parts[:, list(self.layers)].sum(1), kept.owners)
+        return KnownScores(kept.parts[:, list(self.layers)].sum(1) + self.expected[kept.columns(self.head.names)])
 
     def rejects(self, rows: Tensor, reject: float = 0.05) -> Tensor:
         """Whether each row counts as unknown, (n,); about a share `reject` of known rows does."""
@@ -327,7 +303,8 @@ def fit_unknown(
     expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
     layers = layers_for(head)
     found = left_out_scores(head, each, rows, targets, layers)
-    found = Calibration(found.names, found.parts - expected[found.owners], found.owners).joined(before)
+    rest = Calibration(found.names, found.parts - expected[found.owners], found.owners)
+    found = rest.joined(before, expected, head.names)
     return Unknown(head, world, layers, tuple(each[i] for i in layers), expected[:, list(layers)].sum(1), found)
 
 
@@ -345,7 +322,7 @@ def expected_scores(head: EmbeddingHead, all_rows: Everything, layer: int) -> Te
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
     variances = within.values / max(within.degrees, 1.0)
     spread_around = (all_rows.inverse * sums.scatters[layer].double()).sum() / max(within.degrees, 1.0)
-    spread_within = (variances * within.weights(WITHIN)).sum() * (1 + 1 / sums.counts)
+    spread_within = (variances * within.weights(SHRUNK)).sum() * (1 + 1 / sums.counts)
     return far_from_everything(means, all_rows, none) + spread_around - spread_within
 
 
@@ -353,11 +330,10 @@ def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
     """The layers that classify well on their own, by the left-out loss over all steps."""
     if head.trials.rows == 0:
         return (0,)
-    best: dict[tuple[int, ...], float] = {}
-    for way, loss in zip(head.trials.ways(len(head.sums.means)), head.trials.loss.min(1).values.tolist(), strict=True):
+    alone = [math.inf] * len(head.sums.means)
+    for way, loss in zip(candidates(len(alone)), head.trials.loss.min(1).values.tolist(), strict=True):
         if way.shrinkage is not None:
-            best[way.layers] = min(loss / head.trials.rows, best.get(way.layers, math.inf))
-    alone = [best[(i,)] for i in range(len(head.sums.means))]
+            alone[way.layer] = min(alone[way.layer], loss / head.trials.rows)
     return tuple(i for i, loss in enumerate(alone) if loss <= min(alone) + CLOSE)
 
 
@@ -369,7 +345,7 @@ def left_out_scores(
     x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
     once = torch.ones(len(y), dtype=torch.float64)
     for layer, all_rows in enumerate(each):
-        near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], head.spreads[layer], WITHIN)
+        near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], head.spreads[layer], SHRUNK)
         parts.append(far_from_everything(x[layer], all_rows, once)[:, None] - near)
     nearest = torch.stack([parts[layer] for layer in layers]).sum(0).argmax(1)
     return Calibration(sums.names, torch.stack([p.gather(1, nearest[:, None])[:, 0] for p in parts], 1), nearest)

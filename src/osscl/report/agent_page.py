@@ -139,7 +139,7 @@ def calibration_words(entry: Mapping[str, Any], knowledge: Knowledge | None) -> 
     limit, scores = known.threshold(reject), len(known.scores)
     if limit is None:
         return "With fewer than two calibration scores no image is called unknown."
-    below = int((known.rest < limit).sum())
+    below = int((known.scores < limit).sum())
     return (
         f"An image is called unknown when it scores lower than {100 * (1 - reject):g} % of known images. Of "
         f"{_count(scores, 'labelled image')}, each left out, {below} ({100 * below / scores:.1f} %) would be rejected."
@@ -154,9 +154,9 @@ def calibration_numbers(entry: Mapping[str, Any], knowledge: Knowledge | None) -
     limit = known.threshold(float(entry["settings"]["reject"]))
     if limit is None:
         return {}
-    low, high = min(limit, float(known.rest.min())), max(limit, float(known.rest.max()))
+    low, high = min(limit, float(known.scores.min())), max(limit, float(known.scores.max()))
     room = max(1e-6, 0.05 * (high - low))
-    counts = torch.histc(known.rest, BINS, low - room, high + room).int().tolist()
+    counts = torch.histc(known.scores, BINS, low - room, high + room).int().tolist()
     return {"scores": {"counts": counts, "interval": [low - room, high + room], "threshold": limit}}
 
 

@@ -60,7 +60,7 @@ def folder_encoder(folder: Path, device: torch.device, name: str | None = None) 
     model.to(device)
     try:
         return FrozenEncoder(
-            name or str(folder), preprocessing, PooledOutput(model, pooled), content_of(folder), device
+            name or str(folder.resolve()), preprocessing, PooledOutput(model, pooled), content_of(folder), device
         )
     except (ValueError, RuntimeError) as error:  # of a forward pass on a picture of this size
         height, width = preprocessing.shape
@@ -105,14 +105,17 @@ def _load(folder: Path, config: Any, kind: Any) -> tuple[Any, bool]:
         with _quietly(_transformers()):
             model, info = kind.from_pretrained(
                 str(folder), config=config, output_loading_info=True, use_safetensors=True, local_files_only=True,
-                dtype=torch.float32,
+                dtype=torch.float32, ignore_mismatched_sizes=True,
             )  # fmt: skip
     except Exception as error:  # shapes that differ, damaged files, settings that cannot be: of many types
         raise DataError(f"{folder}: the weights do not fit its config.json ({_first_line(error)})") from None
-    missing, different = sorted(info["missing_keys"]), sorted(map(str, info["mismatched_keys"]))
-    wrong = [*(key for key in missing if "pooler" not in key.split(".")), *different]
-    if wrong:  # transformers would go on with random values
-        raise DataError(f"{folder}: the weights do not fit its config.json ({len(wrong)} are missing: {wrong[0]})")
+    missing, different = sorted(info["missing_keys"]), sorted(str(key[0]) for key in info["mismatched_keys"])
+    absent = [key for key in missing if "pooler" not in key.split(".")]
+    for keys, problem in ((absent, "are missing"), (different, "have another shape")):
+        if keys:  # transformers would go on with random values
+            raise DataError(
+                f"{folder}: the weights do not fit its config.json ({len(keys)} {problem}, first {keys[0]})"
+            )
     return model.eval().requires_grad_(False), not missing
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ class Preprocessing:
     def decode_size(self) -> int:
         """The shortest side worth decoding: twice what is kept, so that the resampling filter decides."""
         return 2 * max(*self.shape, self.shortest_edge or 0)
+
+    def at_size(self, pixels: int) -> "Preprocessing":
+        """The same for square results of another size: pictures keep as much of their border."""
+        edge = self.shortest_edge and round(self.shortest_edge * pixels / max(self.shape))
+        return replace(self, shape=(pixels, pixels), shortest_edge=edge)
 
     def apply(self, picture: Image.Image, views: int = 1) -> Tensor:
         """The first views of an RGB picture, uint8 (views, 3, height, width)."""

@@ -68,12 +68,18 @@ class FrozenEncoder:
         widths: tuple[int, ...] = (),
     ) -> None:
         self.name, self.preprocessing, self.features, self.device = name, preprocessing, features, device
+        self.weights_hash = weights_hash
         self.size = preprocessing.decode_size
         self.batch_size = 1 if device.type == "cpu" else GPU_BATCH
         self.content_hash = hashlib.sha256(weights_hash.encode() + preprocessing.content()).hexdigest()
         self.dim = self.embed(torch.zeros(1, 3, *preprocessing.shape, dtype=torch.uint8)).shape[1]
         self.widths = widths or (self.dim,)
         assert sum(self.widths) == self.dim
+
+    def at_size(self, pixels: int) -> "FrozenEncoder":
+        """The same network for square pictures with this many pixels per side; its embeddings are others."""
+        resized = self.preprocessing.at_size(pixels)
+        return FrozenEncoder(self.name, resized, self.features, self.weights_hash, self.device, self.widths)
 
     def preprocess(self, picture: Image.Image, views: int = 1) -> Tensor:
         return self.preprocessing.apply(picture, views)
