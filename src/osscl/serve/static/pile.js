@@ -23,10 +23,12 @@ export async function showPile(content, isShown) {
   const groups = pile.sections.filter((one) => one.kind === "group");
   const known = pile.sections.filter((one) => one.kind === "known");
   const unknown = groups.reduce((sum, one) => sum + one.count, 0);
-  const progress = h("div", { class: "note progress", hidden: pile.state === "ready" });
+  const progress = h("div", { class: "progress", hidden: pile.state === "ready" });
   if (pile.state !== "ready") watchSorting(pile, progress, isShown);
   fill(content, h("h1", {}, `${count(pile.pictures, "picture")} in the pile`), progress,
-    h("p", { class: "lead" }, unknown ? `${unknown.toLocaleString("en")} look unknown and are grouped by what they show. Name a group, and the agent learns it.` : "All of them look known."),
+    h("p", { class: "lead" }, !unknown ? "All of them look known."
+      : pile.is_grouped ? `${unknown.toLocaleString("en")} look unknown and are grouped by what they show. Name a group, and the agent learns it.`
+      : `${unknown.toLocaleString("en")} look unknown so far.`),
     pile.problem_count ? h("details", { class: "note" }, h("summary", {}, `${count(pile.problem_count, "file")} cannot be read`), h("ul", {}, pile.problems.map((text) => h("li", {}, text)))) : null,
     groups.length ? [h("h2", {}, "Unknown"), h("ul", { class: "sections" }, groups.map((one) => sheet(one, "Look and name")))] : null,
     known.length ? [h("h2", {}, "Known"), h("ul", { class: "sections" }, known.map((one) => sheet(one, "Look and correct")))] : null,
