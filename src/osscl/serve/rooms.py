@@ -51,7 +51,7 @@ class Rooms:
             if place is not None and not place.is_dir():
                 raise UserError(f"{place} is not a folder")
             if place is not None and place.resolve().is_relative_to(folder.resolve()):
-                raise UserError(f"{place} is inside the agent's folder {folder}: give a folder of pictures outside it")
+                raise UserError(f"{place} is not outside the agent's folder {folder}: give a folder of pictures")
         self.folder, self.own, self.decoder = folder, folder / OWN, Decoder()
         self.desk = Desk(folder, self.decoder, device)
         self.own.mkdir(exist_ok=True)
