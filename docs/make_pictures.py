@@ -1,12 +1,14 @@
-"""Make the pictures and numbers of "One step on digits" in docs/concepts.md: `python docs/make_pictures.py`.
+"""Make the drawings and numbers of docs/concepts.md: `python docs/make_pictures.py [method]`.
 
-Trains URSL on the first three steps of the demo's stream, about 40 seconds of one CPU core, and writes
-docs/_static/one-step.svg and the text between the marks in docs/concepts.md.
+Writes docs/_static/method.svg, the report's drawing in the colours of the site. Without `method`, trains URSL on the
+first three steps of the demo's stream as well, about 40 seconds of one CPU core, and writes docs/_static/one-step.svg
+and the text between the marks in docs/concepts.md.
 """
 
 import base64
 import io
 import re
+import sys
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from osscl import metrics
 from osscl.data.images import Labeled
 from osscl.methods import method_class
 from osscl.methods.base import GateReport, Runtime
+from osscl.report.page import page_part
 from osscl.runs.evaluate import evaluate
 from osscl.runs.run import load_banks, setting_of
 from osscl.runs.spec import RunSpec, demo_specs
@@ -29,6 +32,7 @@ from osscl.stream.step import Step, Truth
 
 DOCS = Path(__file__).parent
 PICTURE = DOCS / "_static" / "one-step.svg"
+DRAWING = DOCS / "_static" / "method.svg"
 PAGE = DOCS / "concepts.md"
 BEGIN, END = "<!-- pictures: python docs/make_pictures.py -->", "<!-- end of pictures -->"
 SEED, STEPS = 0, 3
@@ -36,6 +40,31 @@ SHOWN = 200  # unlabelled images in the picture
 WIDTH, TOP, AXIS, HEIGHT = 740, 100, 430, 472
 TILE, PER_ROW, BINS = 16, 25, 45
 SPRITE = 10  # 8 x 8 pixels and a margin
+STYLE = """<style>
+.drawing { font: 14px system-ui, "Noto Sans", sans-serif; --ink: var(--pst-color-text-base, #7a828e);
+  --soft: var(--pst-color-text-muted, #7a828e); --halo: var(--pst-color-background, transparent);
+  --reference: var(--step-met, #2a9d5c); --learner: var(--step-in, #2f81d7); --gate: var(--step-sure, #d9730d);
+  --head: var(--step-head, #8e59c4); }
+.drawing text { fill: var(--ink); }
+.drawing .name { text-anchor: middle; font-weight: 700; font-size: 21px; }
+.drawing .words { text-anchor: middle; font-size: 15.5px; fill: var(--soft); }
+.drawing .s { font-size: 70%; }
+.drawing rect { fill: none; stroke: var(--soft); stroke-width: 1.5; }
+.drawing .data rect { stroke-dasharray: 5 4; }
+.drawing .net rect, .drawing .gate rect { fill-opacity: .14; stroke-width: 2; }
+.drawing .reference rect { fill: var(--reference); stroke: var(--reference); }
+.drawing .learner rect, .drawing .past rect { fill: var(--learner); stroke: var(--learner); }
+.drawing .past rect { fill-opacity: .06; }
+.drawing .gate rect { fill: var(--gate); stroke: var(--gate); }
+.drawing .head rect { fill: var(--head); stroke: var(--head); }
+.drawing .arrow { fill: none; stroke: var(--soft); stroke-width: 1.8; }
+.drawing marker path { fill: var(--soft); }
+.drawing .flow { font-size: 15.5px; paint-order: stroke; stroke: var(--halo);
+  stroke-width: 5px; stroke-linejoin: round; }
+.drawing .loss { font-weight: 700; font-size: 17.5px; fill: var(--pst-color-primary, #7a828e); }
+.drawing .end { text-anchor: end; }
+</style>
+"""
 
 
 @dataclass(frozen=True)
@@ -289,7 +318,17 @@ def _table(one: OneStep) -> str:
     return "\n".join("   " + line for line in lines)
 
 
-def main() -> None:
+def method_drawing() -> str:
+    """The report's drawing of the method, as a file of its own in the colours of the site."""
+    tag, rest = str(page_part("method.svg")).split("\n", 1)
+    return tag.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ') + "\n" + STYLE + rest
+
+
+def main(names: list[str]) -> None:
+    DRAWING.write_text(method_drawing(), encoding="utf-8")
+    print(f"wrote {DRAWING.relative_to(DOCS.parent)}")
+    if names == ["method"]:
+        return
     one = learn_one_step()
     PICTURE.write_text(picture(one), encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
@@ -299,4 +338,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

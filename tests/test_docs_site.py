@@ -251,3 +251,20 @@ def test_the_demos_accuracies_are_those_of_its_records():
 def test_drawings_are_well_formed_and_described(name):
     drawing = xml.dom.minidom.parse(str(DOCS / "_static" / name)).documentElement
     assert drawing.getAttribute("role") == "img" and drawing.getAttribute("aria-label")
+
+
+def test_the_command_that_makes_a_picture_is_written_below_it():
+    for page in WRITTEN:
+        for picture, below in re.findall(r"!\[.*?\]\((\S+)\)\n(.*?)(?=\n!\[|\Z)", page.read_text(), re.DOTALL):
+            command = re.search(r"`(python docs/make_\w+\.py[ \w-]*)`", below)
+            assert command, f"{page.name}: no command makes {picture}"
+            _, script, *names = command.group(1).split()
+            assert names in ([], [Path(picture).stem]) and Path(picture).stem in (ROOT / script).read_text()
+
+
+def test_the_drawing_of_the_method_is_that_of_the_report():
+    program = (
+        "import sys; sys.path.insert(0, 'docs'); import make_pictures; print(make_pictures.method_drawing(), end='')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == (DOCS / "_static" / "method.svg").read_text(encoding="utf-8")

@@ -18,6 +18,9 @@ def test_wrong_folders_and_tokens_are_refused(refuses, tmp_path):
     refuses("serve", "nowhere", "--pile", "nowhere", words="nowhere is not a folder")
     refuses("serve", "nowhere", "--token", "short", words="8 letters and digits")
     assert not (tmp_path / "nowhere").exists()
+    (tmp_path / "agent" / "pictures").mkdir(parents=True)
+    for option in ("--pile", "--test"):
+        refuses("serve", "agent", option, "agent/pictures", words="not outside the agent's folder")
 
 
 def test_a_port_that_is_taken_is_a_user_error():
@@ -28,7 +31,7 @@ def test_a_port_that_is_taken_is_a_user_error():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(UserError, match="try another --port"):
+        with pytest.raises(UserError, match="try another --host or --port"):
             listening("127.0.0.1", taken.getsockname()[1])
 
 

@@ -109,6 +109,11 @@ def test_the_conclusion_says_what_was_found_by_how_much_and_how_sure(ursl, named
     assert "single runs" not in said
 
 
+def test_an_ablation_is_not_called_a_competitor(ursl, named):
+    said = conclusion(only_chapter(ursl, named(ursl, "labels-only", by=-1.0)))
+    assert "1.0 points above labels alone (" in said and "competitor" not in said
+
+
 def test_what_was_found_is_one_sentence(ursl, named):
     first, *more = sentences(only_chapter(ursl, named(ursl, "dm"), named(ursl, "ursl-plus")))
     assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first and len(more) == 2

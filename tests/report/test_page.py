@@ -135,3 +135,10 @@ def test_the_demos_page_is_recognised(ursl, tmp_path):
 def test_a_record_that_is_inconsistent_never_reaches_a_page(ursl, damage):
     assert flaw_of(ursl) == ""
     assert flaw_of(damage(ursl))
+
+
+def test_every_method_that_can_be_a_row_is_explained():
+    from osscl.methods import CONFIGURATIONS
+    from osscl.report.page import ROWS
+
+    assert {*ROWS} == {*CONFIGURATIONS}

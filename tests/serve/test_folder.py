@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from osscl.serve.decoding import Decoder, decode_upload, jpeg_of_file
-from osscl.serve.folder import read_folder
+from osscl.serve.decoding import Decoder, decode_upload
+from osscl.serve.folder import read_folder, unchanged_content
 from serve.conftest import sorted_pile
 
 
@@ -42,7 +42,7 @@ def test_a_file_that_becomes_a_link_is_no_longer_served(learner, pile, photos, t
     assert found.path_of(found.keys[0]) is None and found.path_of("0" * 32) is None
     (pile / found.files[1]).write_bytes((photos / "test" / "fish" / "000.jpg").read_bytes())
     with pytest.raises(Exception, match="has changed"):
-        jpeg_of_file(found.path_of(found.keys[1]), found.keys[1], large=False)
+        unchanged_content(found.path_of(found.keys[1]), found.keys[1])
 
 
 def test_a_changed_file_is_read_again_and_others_are_not(learner, pile, tmp_path, monkeypatch):

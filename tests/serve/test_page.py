@@ -116,9 +116,9 @@ def test_a_person_asks_names_teaches_sees_goes_back_and_renames(open_page, scree
 def test_a_wrong_answer_becomes_a_label_and_a_second_page_is_told_that_teaching_runs(open_page, photos, rooms):
     page, other = open_page("desk"), open_page("phone", "light")
     page.set_input_files("#files", photos / "test" / "umbrella" / "000.jpg")
-    page.get_by_label("Not right? This is").fill("umbrella")
-    page.get_by_role("button", name="Correct").click()
-    page.get_by_text("umbrella, in the next step").wait_for()
+    page.get_by_label("You know it? This is").fill("umbrella")
+    page.get_by_role("button", name="Add to next step").click()
+    page.get_by_text("Added as umbrella").wait_for()
     other.reload()
     other.get_by_role("button", name="Teach 1 picture").wait_for()
     other.locator(".drop").wait_for()  # it has also asked whether teaching runs
@@ -140,7 +140,7 @@ def test_the_page_works_by_keyboard_alone(open_page):
     for _ in range(3):
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    page.get_by_role("heading", name="What agent has learned").wait_for()
+    page.get_by_role("heading", name="What this agent has learned").wait_for()
     page.get_by_role("button", name="Rename boat").focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.tagName") == "INPUT"

@@ -1,6 +1,5 @@
 """Example pictures: small JPEGs of the labelled images that an agent keeps in memory, stored in its model file."""
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from osscl.agent.embeddings import file_key, pixels_key
-from osscl.data.pictures import decode_photo, hearing_warnings, read_content
+from osscl.data.pictures import decode_photo, hearing_warnings, read_content, square_jpeg
 from osscl.errors import DataError
 
 SIDE = 112  # pixels
-QUALITY = 80
 NOTHING = b""  # in place of a picture that could not be read again
 GetPicture = Callable[[], Path | Image.Image]
 MakeExamples = Callable[[Sequence[int]], Sequence[bytes]]  # row numbers of a step -> JPEGs
@@ -56,11 +54,9 @@ def _example(get: GetPicture, digest: int) -> bytes:
         return NOTHING
 
 
-def small_jpeg(image: Image.Image, side: int = SIDE) -> bytes:
-    """The central square of an RGB picture as a JPEG, the same bytes every time."""
-    made = io.BytesIO()
-    ImageOps.fit(image, (side, side)).save(made, "JPEG", quality=QUALITY)
-    return made.getvalue()
+def small_jpeg(image: Image.Image) -> bytes:
+    """An RGB picture as an example."""
+    return square_jpeg(image, SIDE)
 
 
 def digest_of_key(key: bytes) -> int:

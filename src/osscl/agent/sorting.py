@@ -87,13 +87,20 @@ def predict_embedded(model: PhotoModel, found: Embedded, reject: float | None, g
         made.probabilities.extend(part.probabilities.tolist())
         made.scores.extend(part.scores.tolist())
         made.known.extend(part.known.tolist())
-    unknown = torch.tensor([row for row, looks_known in enumerate(made.known) if not looks_known], dtype=torch.long)
+    numbers = group_unknown(model, found, torch.tensor(made.known, dtype=torch.bool), groups)
+    made.groups[:] = [None if number < 0 else number for number in numbers.tolist()]
+    return made
+
+
+def group_unknown(model: PhotoModel, found: Embedded, known: Tensor, groups: int | None = None) -> Tensor:
+    """The group of each picture that looks unknown, (n,) from 0, the largest first; -1 for known ones."""
+    numbers = torch.full((len(known),), -1, dtype=torch.long)
+    unknown = (~known).nonzero().squeeze(1)
     if len(unknown):
         parts = find_groups(_features(model, found, unknown[sample_of(len(unknown))]), groups)
         labels = torch.cat([parts.assign(_features(model, found, rows)) for rows in unknown.split(ROWS_AT_A_TIME)])
-        for row, number in zip(unknown.tolist(), largest_first(labels).tolist(), strict=True):
-            made.groups[row] = number
-    return made
+        numbers[unknown] = largest_first(labels)
+    return numbers
 
 
 def _features(model: PhotoModel, found: Embedded, rows: Tensor) -> Tensor:

@@ -1,6 +1,11 @@
-"""Decode photographs for encoders: upright RGB in bounded memory, or a one-line error."""
+"""Decode photographs for encoders: upright RGB in bounded memory, or a one-line error.
 
+Processes that only decode import this module, so it does without torch.
+"""
+
+import functools
 import io
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -9,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 from PIL.Image import Transpose
 from PIL.JpegImagePlugin import JpegImageFile
 
-from osscl.data.folders import heif_opens, shrink_while_decoding
 from osscl.errors import DataError
 
 SMALLEST = 8  # pixels a side
@@ -32,6 +36,7 @@ UPRIGHT = {
     8: Transpose.ROTATE_90,
 }  # by EXIF orientation
 ORIENTATION = 0x0112
+QUALITY = 80  # of JPEGs to show
 
 _one_at_a_time = threading.Lock()
 _heard = threading.local()  # Pillow's warnings about the picture that a thread is decoding
@@ -90,6 +95,31 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
     except Exception as error:  # decoders of damaged files raise anything
         reason = getattr(error, "strerror", None) or "it is damaged or not an image"
     raise _refusal(path, reason)
+
+
+@functools.cache
+def heif_opens() -> bool:
+    """Whether HEIC can be read; its plugin is registered with Pillow here, once."""
+    try:
+        import pillow_heif
+    except ImportError:
+        return False
+    pillow_heif.register_heif_opener()
+    return True
+
+
+def shrink_while_decoding(opened: Image.Image, least: int) -> None:
+    """Decode a JPEG at a half, a quarter or an eighth of its size: six times faster for 12 megapixels."""
+    share = least / max(1, min(opened.size))
+    if share < 1:
+        opened.draft(None, (math.ceil(opened.width * share), math.ceil(opened.height * share)))
+
+
+def square_jpeg(image: Image.Image, side: int) -> bytes:
+    """The central square of an RGB picture as a JPEG, the same bytes every time."""
+    made = io.BytesIO()
+    ImageOps.fit(image, (side, side)).save(made, "JPEG", quality=QUALITY)
+    return made.getvalue()
 
 
 @contextmanager

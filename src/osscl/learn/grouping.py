@@ -86,8 +86,10 @@ class _Directions:
     @classmethod
     def of(cls, rows: Tensor) -> "_Directions":
         x = rows[evenly(len(rows), MOST_TURNED)].double()
-        _, _, vectors = torch.linalg.svd(x - x.mean(0), full_matrices=False)
-        return cls(x.mean(0), vectors[:DIRECTIONS].T)
+        off = x - x.mean(0)
+        values, turned = torch.linalg.eigh(off @ off.T)  # small however wide rows are, unlike their own decomposition
+        values, turned = values[-DIRECTIONS:].flip(0), turned[:, -DIRECTIONS:].flip(1)
+        return cls(x.mean(0), off.T @ (turned / values.clamp(min=max(1e-12 * float(values[0]), 1e-300)).sqrt()))
 
     def place(self, rows: Tensor) -> Tensor:
         """Rows (n, d) in these directions."""

@@ -222,8 +222,9 @@ def conclusion(chapter: Chapter) -> list[str]:
     said = f"On {chapter.place}{under}{rows}, {_called(subject)} ends at {subject.result} accuracy ({n})"
     more = []
     if competitor:
-        whom = "the best competitor," if subject.configuration in FAMILY else "the next,"
-        said += f", {_gap(subject, competitor)} {whom} {_called(competitor)} ({competitor.result}, {competitor.n})"
+        whom = "the best competitor, " if subject.configuration in FAMILY else "the next, "
+        whom = "" if competitor.configuration == "labels-only" else whom  # our ablation, and nobody's competitor
+        said += f", {_gap(subject, competitor)} {whom}{_called(competitor)} ({competitor.result}, {competitor.n})"
         if sure := _interval(subject, competitor):
             more.append(f"The difference from {_called(competitor)} {sure}.")
     if subject.published:

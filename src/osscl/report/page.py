@@ -31,6 +31,26 @@ METHOD_STEPS = (
     ("Memory", "M keeps equally many labelled images of every class seen. Unlabelled images are never kept."),
 )  # fmt: skip
 
+ROWS = {
+    "ursl": "the paper's method: a reference network, trained on everything unlabelled, and a gate choose the images "
+    "that the learner may use",
+    "ursl-as-printed": "the same with the optimisers that the paper prints",
+    "ursl-plus": "our extension of ursl, within the bytes of the paper's memory",
+    "ursl-plus-unlimited": "our extension of ursl, which keeps more than the paper's memory",
+    "labels-only": "our ablation: ursl's learner on labels alone",
+    "co2l": "contrastive continual learning, on labels alone",
+    "co2l-authors": "the same as its authors run it",
+    "co2l-j": "the same with a contrastive loss on unlabelled images beside it",
+    "co2l-p": "the same after pre-training on unlabelled images",
+    "gd": "global distillation: three teachers and confidence calibration",
+    "dm": "DistillMatch: pseudo-labels behind a novelty detector",
+    "gem": "gradient episodic memory, on labels alone",
+    "gem-joint": "the same with joint batch statistics",
+    "icarl": "incremental classifier and representation learning, on labels alone",
+    "reference-only": "a yardstick: a head on the reference network, without a learner",
+    "supervised": "a yardstick: the same network trained on all labels at once",
+}
+
 
 def build_page(
     records: Sequence[RunRecord],
@@ -55,6 +75,7 @@ def build_page(
         demo_mark=Markup(DEMO_MARK),
         refresh=refresh,
         counts=", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in numbers if number),
+        rows={name: words for name, words in ROWS.items() if name in methods},
         sections=(sections | {"method": "Method", "runs": "Runs"}).items(),
         conclusion=chapters[data["opening"]]["conclusion"],
         paper=paper,

@@ -159,12 +159,13 @@ class PileSection:
 
 @dataclass(frozen=True)
 class PileState:
-    """What is known about the pile."""
+    """What is known about the pile; while it is read and sorted, as an earlier model sorted it or as far as it is."""
 
     state: Literal["none", "reading", "sorting", "ready", "failed"]
     done: int = 0
     of: int = 0
     version: str = ""  # of the model that sorted it
+    is_grouped: bool = True  # else unknown pictures are in one section until all have been sorted
     pictures: int = 0
     sections: list[PileSection] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -190,6 +191,7 @@ class SectionPage:
     """Some pictures of a section."""
 
     section: PileSection
+    version: str  # of the model that sorted it
     start: int
     pictures: list[PilePicture]
 

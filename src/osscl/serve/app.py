@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from osscl import __version__
 from osscl.errors import Locked, UserError
 from osscl.serve.answers import (
+    LONGEST_CLASS_NAME,
     AgentState,
     Answer,
     Busy,
@@ -43,23 +44,7 @@ STATIC = files("osscl.serve") / "static"
 PAGES = {"/": "index.html", "/docs": "docs.html"}
 KINDS = {".css": "text/css", ".js": "text/javascript", ".html": "text/html", ".svg": "image/svg+xml"}
 FOREVER = {"cache-control": "private, max-age=31536000, immutable"}  # addresses that contain a hash of the content
-FILES = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["files"],
-                    "properties": {
-                        "files": {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1},
-                        "name": {"type": "string", "description": "For /api/next/upload: the class."},
-                    },
-                }
-            }
-        },
-    }
-}
+PICTURES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1, "maxItems": MOST_PICTURES}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Error, "description": "The request makes no sense; `error` says why."},
     404: {"model": Error, "description": "There is no such picture, section or page."},
@@ -175,11 +160,17 @@ def _add_questions(app: Any, rooms: Rooms) -> None:
         predict,
         methods=["POST"],
         tags=["ask"],
-        openapi_extra=FILES,
+        openapi_extra=_form(files=PICTURES),
         responses=lines,
         response_model=None,
     )
     app.add_api_route("/api/examples/{id}", example, tags=["ask"], response_class=Response)
+
+
+def _form(**fields: Any) -> dict[str, Any]:
+    """The description of a form in which every field is required."""
+    schema = {"type": "object", "required": [*fields], "properties": fields}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
 def _given_files(form: Any) -> list[Any]:
@@ -250,7 +241,8 @@ def _add_next_step(app: Any, rooms: Rooms) -> None:
     streamed = {200: {"description": "Events.", "content": {"text/event-stream": {}}}}
     app.add_api_route("/api/next", labels, tags=["teach"])
     app.add_api_route("/api/next", give, methods=["PUT"], tags=["teach"])
-    app.add_api_route("/api/next/upload", upload, methods=["POST"], tags=["teach"], openapi_extra=FILES)
+    labelled = _form(files=PICTURES, name={"type": "string", "maxLength": LONGEST_CLASS_NAME})
+    app.add_api_route("/api/next/upload", upload, methods=["POST"], tags=["teach"], openapi_extra=labelled)
     app.add_api_route("/api/next/drop", drop, methods=["POST"], tags=["teach"])
     app.add_api_route("/api/teach", _documented(rooms.teaching.state, "The teaching that runs, or how the last ended."),
                       tags=["teach"])  # fmt: skip

@@ -16,6 +16,7 @@ class WorkState(Generic[T]):
     """How far the work is."""
 
     version: str = ""
+    phase: str = ""
     done: int = 0
     of: int = 0
     value: T | None = None
@@ -25,12 +26,12 @@ class WorkState(Generic[T]):
 class BackgroundWork(Generic[T]):
     """Computes a value for the newest version asked for."""
 
-    def __init__(self, work: Callable[[ReadProgress], T]) -> None:
+    def __init__(self, work: "Callable[[WorkReports[T]], T]") -> None:
         self.work = work
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
         self.now: WorkState[T] = WorkState()
-        self.last: T | None = None  # value, also of an earlier version
+        self.last: T | None = None  # value to show: of an earlier version or unfinished where there is no better one
 
     def state(self, version: str) -> WorkState[T]:
         """The state of the work for this version, which is started if it was not."""
@@ -53,14 +54,32 @@ class BackgroundWork(Generic[T]):
             self.thread.join(seconds)
 
     def _run(self, version: str) -> None:
-        def count(done: int, of: int) -> None:
-            self.now = WorkState(version, done, of)
-
         try:
-            self.last = self.work(count)
+            self.last = self.work(WorkReports(self, version))
             self.now = WorkState(version, value=self.last)
         except UserError as error:
             self.now = WorkState(version, error=str(error))
         except BaseException:
             self.now = WorkState(version, error="this failed unexpectedly; the terminal of `osscl serve` says more")
             raise
+
+
+@dataclass(frozen=True)
+class WorkReports(Generic[T]):
+    """What work says about itself while it runs."""
+
+    of: BackgroundWork[T]
+    version: str
+
+    def phase(self, name: str) -> ReadProgress:
+        """A new phase, and a function that reports how far it is."""
+
+        def count(done: int, of: int) -> None:
+            self.of.now = WorkState(self.version, name, done, of)
+
+        count(0, 0)
+        return count
+
+    def show(self, value: T) -> None:
+        """A value that is better than nothing until the work is done."""
+        self.of.last = value

@@ -1,4 +1,7 @@
-"""Decode pictures in worker processes whose memory is limited: a hostile file ends a worker, not the server."""
+"""Decode pictures in worker processes whose memory is limited: a hostile file ends a worker, not the server.
+
+Workers do not need torch, so they start in a fraction of a second and are small.
+"""
 
 import contextlib
 import resource
@@ -15,9 +18,7 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from osscl.agent.embeddings import file_key
-from osscl.agent.examples import QUALITY, small_jpeg
-from osscl.data.pictures import decode_photo, hearing_warnings, read_content
+from osscl.data.pictures import QUALITY, decode_photo, hearing_warnings, square_jpeg
 from osscl.errors import DataError
 
 MOST_BYTES = 64 * 2**20  # of an uploaded picture
@@ -106,7 +107,7 @@ def decode_upload(content: bytes, name: str, least: int) -> DecodedUpload:
     _require_few_pixels(content, name)
     with hearing_warnings():
         found = decode_photo(content, Path(name), least)
-    small = "data:image/jpeg;base64," + b64encode(small_jpeg(found.image, SMALL)).decode()
+    small = "data:image/jpeg;base64," + b64encode(square_jpeg(found.image, SMALL)).decode()
     return DecodedUpload(found.image.size, found.image.tobytes(), small, found.note)
 
 
@@ -122,15 +123,12 @@ def _require_few_pixels(content: bytes, name: str) -> None:
         raise DataError(f"{name} has more than {MOST_PIXELS:,} pixels")
 
 
-def jpeg_of_file(path: Path, key: str, *, large: bool) -> bytes:
-    """A JPEG of an image file to show; refused if its content is no longer the one with this key."""
-    content = read_content(path)
-    if file_key(content).hex() != key:
-        raise DataError("the picture has changed since it was read")
+def jpeg_to_show(content: bytes, name: str, large: bool) -> bytes:
+    """A JPEG of an image file's content."""
     with hearing_warnings():
-        image = decode_photo(content, path, LARGE if large else SMALL).image
+        image = decode_photo(content, Path(name), LARGE if large else SMALL).image
     if not large:
-        return small_jpeg(image, SMALL)
+        return square_jpeg(image, SMALL)
     image.thumbnail((LARGE, LARGE))
     made = BytesIO()
     image.save(made, "JPEG", quality=QUALITY)

@@ -82,13 +82,14 @@ class Desk:
 
     def __init__(self, folder: Path, decoder: Decoder, device: str = "auto") -> None:
         self.folder, self.decoder, self.device = folder, decoder, device
-        self.lock = threading.RLock()  # of the agent in memory
+        self.reading = threading.Lock()  # of the agent in memory, so that looking at it does not wait for answers
+        self.lock = threading.RLock()  # of answers and changes
         self._stamp = self._file_stamp()
         self._agent = self._previous = LoadedAgent.read(folder, device)
 
     def agent(self) -> LoadedAgent:
         """The agent, read again if another process has changed it."""
-        with self.lock:
+        with self.reading:
             if (stamp := self._file_stamp()) != self._stamp:
                 self._agent, self._previous = LoadedAgent.read(self.folder, self.device), self._agent
                 self._stamp = stamp

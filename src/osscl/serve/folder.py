@@ -1,16 +1,17 @@
 """The pictures below a folder by their content; a file that did not change is not read again, no link leads outside."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from osscl.agent.embeddings import Embedded, silent
+from osscl.agent.embeddings import Embedded, file_key, silent
 from osscl.agent.photos import PhotoLearner
 from osscl.data.folders import ReadProgress, suffixes
+from osscl.data.pictures import read_content
 from osscl.errors import DamagedFile, DataError, UserError
 from osscl.storage import read_sealed, write_sealed
 
@@ -59,6 +60,14 @@ class FolderContents:
         return path if path is not None and is_inside(self.root, path) else None
 
 
+def unchanged_content(path: Path, key: str) -> bytes:
+    """The content of an image file; refused if it is no longer the one with this key."""
+    content = read_content(path)
+    if file_key(content).hex() != key:
+        raise DataError("the picture has changed since it was read")
+    return content
+
+
 def is_inside(root: Path, path: Path) -> bool:
     """Whether a file is below a folder after following links."""
     try:
@@ -68,15 +77,24 @@ def is_inside(root: Path, path: Path) -> bool:
 
 
 def read_folder(
-    root: Path, index: Path, learner: PhotoLearner, progress: ReadProgress = silent, *, labeled: bool = False
+    root: Path,
+    index: Path,
+    learner: PhotoLearner,
+    progress: ReadProgress = silent,
+    *,
+    labeled: bool = False,
+    known_first: Callable[[FolderContents], None] | None = None,
 ) -> FolderContents:
     """Embed the pictures below a folder; what is known about each file is kept in the file `index`.
 
     With `labeled`, only pictures that are directly in a folder of the root count, as `--labeled` reads them.
+    `known_first` is called with the pictures that were read before, while new ones wait.
     """
     known = _read_index(index, learner.store.content_hash)
     listed = dict(_listed(root, labeled=labeled))
     entries = {file: known[file] for file in listed if file in known and known[file][:2] == listed[file]}
+    if known_first is not None:
+        known_first(_contents(root, learner, listed, entries))
     new = [file for file in listed if file not in entries]
     made = learner.embed([root / file for file in new], progress)
     for i, row in zip(made.indices.tolist(), made.rows.tolist(), strict=True):
@@ -85,15 +103,20 @@ def read_folder(
         entries[new[one.index]] = (*listed[new[one.index]], "", one.reason)
     if entries != known:
         _write_index(index, learner.store.content_hash, entries)
-    first: dict[str, str] = {}
-    for file in listed:
-        if key := entries[file][2]:
-            first.setdefault(key, file)
-    problems = tuple(entries[file][3] for file in listed if entries[file][3])
-    return FolderContents(root, tuple(first.values()), tuple(first), learner, problems)
+    return _contents(root, learner, listed, entries)
 
 
 Entry = tuple[int, int, str, str]  # size, time of the last change in ns, key, problem
+
+
+def _contents(root: Path, learner: PhotoLearner, listed: Iterable[str], entries: Mapping[str, Entry]) -> FolderContents:
+    first: dict[str, str] = {}
+    there = [(file, entries[file]) for file in listed if file in entries]
+    for file, (_, _, key, _) in there:
+        if key:
+            first.setdefault(key, file)
+    problems = tuple(problem for _, (_, _, _, problem) in there if problem)
+    return FolderContents(root, tuple(first.values()), tuple(first), learner, problems)
 
 
 def _listed(root: Path, *, labeled: bool) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -4,11 +4,11 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from osscl.agent.embeddings import file_key
 from osscl.agent.photos import PhotoLearner
 from osscl.data.cache import cache_dir
-from osscl.data.folders import ReadProgress
 from osscl.errors import DataError, UserError
 from osscl.serve.answers import (
     AgentState,
@@ -28,18 +28,19 @@ from osscl.serve.answers import (
     class_name,
     shown_name,
 )
-from osscl.serve.background import BackgroundWork
-from osscl.serve.decoding import MOST_BYTES, Decoder, decode_upload, jpeg_of_file
+from osscl.serve.background import BackgroundWork, WorkReports
+from osscl.serve.decoding import MOST_BYTES, Decoder, decode_upload, jpeg_to_show
 from osscl.serve.desk import OWN, Desk
-from osscl.serve.folder import FolderContents, read_folder
+from osscl.serve.folder import FolderContents, read_folder, unchanged_content
 from osscl.serve.labels import LabelBook, label_pile
 from osscl.serve.teaching import Teaching
-from osscl.serve.views import SortedPile, sorted_pile, tested_folder
+from osscl.serve.views import SortedPile, newest_sorted, sorted_pile, tested_folder
 from osscl.storage import atomic_write
 from osscl.text import printable
 
 MOST_PROBLEMS = 20  # listed
 PATIENCE = 0.5  # seconds that a request waits for work that may be done soon
+Pile = tuple[FolderContents, SortedPile]
 
 
 class Rooms:
@@ -49,13 +50,15 @@ class Rooms:
         for place in (pile, test):
             if place is not None and not place.is_dir():
                 raise UserError(f"{place} is not a folder")
+            if place is not None and place.resolve().is_relative_to(folder.resolve()):
+                raise UserError(f"{place} is not outside the agent's folder {folder}: give a folder of pictures")
         self.folder, self.own, self.decoder = folder, folder / OWN, Decoder()
         self.desk = Desk(folder, self.decoder, device)
         self.own.mkdir(exist_ok=True)
         self.pile_folder, self.test_folder = pile, test
         self.labels = LabelBook(self.own)
         self.teaching = Teaching(folder, pile, test, device)
-        self.pile: BackgroundWork[tuple[FolderContents, SortedPile]] = BackgroundWork(self._sort_pile)
+        self.pile: BackgroundWork[Pile] = BackgroundWork(self._sort_pile)
         self.test: BackgroundWork[TestState] = BackgroundWork(self._run_test)
         self.teaching.resume()
 
@@ -102,14 +105,27 @@ class Rooms:
 
     # ----- the pile
 
-    def _sort_pile(self, progress: ReadProgress) -> tuple[FolderContents, SortedPile]:
+    def _sort_pile(self, reports: WorkReports[Pile]) -> Pile:
         assert self.pile_folder is not None
-        agent = self.desk.agent()
-        contents = read_folder(self.pile_folder, self.own / "pile.json", agent.learner, progress)
-        progress(len(contents), len(contents))
+        agent, is_first = self.desk.agent(), self.pile.last is None
+
+        def show_earlier(contents: FolderContents) -> None:
+            """As an earlier model sorted it, so that the page opens at once."""
+            if is_first and len(contents) and (earlier := newest_sorted(self.own)) is not None:
+                reports.show((contents, earlier.among(contents)))
+
+        reading = reports.phase("reading")
+        contents = read_folder(
+            self.pile_folder, self.own / "pile.json", agent.learner, reading, known_first=show_earlier
+        )
         if not len(contents):
             raise DataError(f"{self.pile_folder} contains no readable pictures")
-        return contents, sorted_pile(self.own, agent, contents)
+
+        def show(part: SortedPile) -> None:
+            if self.pile.last is None or not self.pile.last[1].is_grouped:
+                reports.show((contents, part))
+
+        return contents, sorted_pile(self.own, agent, contents, reports.phase("sorting"), show)
 
     def pile_state(self) -> PileState:
         if self.pile_folder is None:
@@ -121,18 +137,18 @@ class Rooms:
             now = self.pile.state(version)
         if now.error:
             return PileState("failed", error=now.error)
-        if now.value is None:
-            kind = "sorting" if now.done and now.done == now.of else "reading"
-            return PileState(kind, now.done, now.of)  # type: ignore[arg-type]
-        contents, made = now.value
+        state: Any = "ready" if now.value is not None else now.phase or "reading"
+        if (shown := now.value or self.pile.last) is None:
+            return PileState(state, now.done, now.of)
+        contents, made = shown
         problems = [printable(text) for text in contents.problems[:MOST_PROBLEMS]]
         sections = [made.section(name) for name in made.rows]
         return PileState(
-            "ready", version=version, pictures=len(contents), sections=sections, problems=problems,
-            problem_count=len(contents.problems),
+            state, now.done, now.of, made.version, made.is_grouped, len(contents), sections, problems,
+            len(contents.problems),
         )  # fmt: skip
 
-    def _ready_pile(self) -> tuple[FolderContents, SortedPile]:
+    def _ready_pile(self) -> Pile:
         if self.pile_folder is None:
             raise RefusedRequest(404, "no pile is served: start with --pile DIR")
         self.pile.state(self.desk.agent().version)
@@ -155,7 +171,7 @@ class Rooms:
             )
             for row, key, was in zip(rows, keys, learned, strict=True)
         ]  # fmt: skip
-        return SectionPage(made.section(name), start, pictures)
+        return SectionPage(made.section(name), made.version, start, pictures)
 
     def picture(self, key: str, *, large: bool) -> bytes:
         """A picture of the pile, or one that waits for the next step, as a JPEG."""
@@ -164,7 +180,7 @@ class Rooms:
         if not large and cached.is_file():
             return cached.read_bytes()
         try:
-            jpeg = self.decoder.run(_jpeg, path, key, large)
+            jpeg = self.decoder.run(jpeg_to_show, unchanged_content(path, key), path.name, large)
         except DataError:
             raise RefusedRequest(404, "the picture cannot be read any more") from None
         if not large:
@@ -213,9 +229,9 @@ class Rooms:
 
     # ----- the test
 
-    def _run_test(self, progress: ReadProgress) -> TestState:
+    def _run_test(self, reports: WorkReports[TestState]) -> TestState:
         assert self.test_folder is not None
-        return tested_folder(self.own, self.desk.agent(), self.test_folder, progress)
+        return tested_folder(self.own, self.desk.agent(), self.test_folder, reports.phase("reading"))
 
     def test_state(self) -> TestState:
         if self.test_folder is None:
@@ -228,10 +244,6 @@ class Rooms:
         if now.error:
             return TestState("failed", error=now.error)
         return now.value or TestState("reading", now.done, now.of)
-
-
-def _jpeg(path: Path, key: str, large: bool) -> bytes:
-    return jpeg_of_file(path, key, large=large)
 
 
 def warnings_of(learner: PhotoLearner) -> list[str]:

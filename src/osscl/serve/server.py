@@ -55,7 +55,9 @@ def listening(host: str, port: int) -> socket.socket:
         listener.listen(128)
     except OSError as error:
         listener.close()
-        raise UserError(f"cannot listen on {host}:{port}: {error.strerror or error}; try another --port") from None
+        raise UserError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; try another --host or --port"
+        ) from None
     return listener
 
 

@@ -154,8 +154,7 @@ def _judged(
         test = tested_folder(own, agent, Path(step.test), reporter.phase("testing"))
     if pile is None:
         return None, test
-    reporter.phase("comparing answers")
-    return sorted_pile(own, agent, pile), test
+    return sorted_pile(own, agent, pile, reporter.phase("comparing answers")), test
 
 
 def _judged_before(own: Path, step: PendingStep) -> Judged:

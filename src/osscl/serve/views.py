@@ -1,7 +1,7 @@
 """Sorted piles and test results of a model, kept in the agent's folder so that they are computed once per model."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from osscl.agent.embeddings import silent
+from osscl.agent.embeddings import Embedded, silent
 from osscl.agent.evaluation import compare_with_truth
 from osscl.agent.photos import PhotoModel, image_rows
-from osscl.agent.sorting import predict_embedded
+from osscl.agent.sorting import group_unknown
 from osscl.config import from_plain
 from osscl.data.folders import ReadProgress
 from osscl.errors import DataError, UserError
@@ -23,6 +23,7 @@ from osscl.storage import read_cached_state, read_sealed, write_sealed, write_st
 
 MOST_KEPT = 4  # models whose results are kept
 FIRST = 12  # pictures of a section shown at once
+ROWS = 256  # pictures judged at a time: more take more memory and no less time
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,25 @@ class SortedPile:
     score: Tensor  # (n,) share of known pictures that look less known
     known: Tensor  # (n,) bool
     group: Tensor  # (n,) int64; -1 for known pictures
+    is_grouped: bool = True  # else all unknown pictures are in group 0 until all have been judged
+
+    @classmethod
+    def unsorted(cls, agent: LoadedAgent, keys: tuple[str, ...]) -> "SortedPile":
+        """Room for what will be said about these pictures."""
+        n = len(keys)
+        numbers, shares, answers = torch.zeros(n, dtype=torch.long), torch.zeros(n), torch.zeros(n, dtype=torch.bool)
+        return cls(agent.version, agent.model.classes, keys, numbers, shares, shares.clone(), answers, numbers - 1)
+
+    def of_rows(self, rows: Tensor) -> "SortedPile":
+        """Only these rows."""
+        keys = tuple(self.keys[row] for row in rows.tolist())
+        parts = {name: getattr(self, name)[rows] for name in ("label", "probability", "score", "known", "group")}
+        return replace(self, keys=keys, **parts)
+
+    def among(self, contents: FolderContents) -> "SortedPile":
+        """Without pictures that are no longer there."""
+        there = [row for row, key in enumerate(self.keys) if key in contents.places]
+        return self.of_rows(torch.tensor(there, dtype=torch.long))
 
     def answer(self, row: int) -> str | None:
         """The class of a picture; None if it looks unknown."""
@@ -57,29 +77,67 @@ class SortedPile:
     def section(self, name: str) -> PileSection:
         rows, is_group = self.rows[name], name.startswith("group-")
         number = int(name.rpartition("-")[2])
-        title = f"Group {number}" if is_group else self.classes[number]
+        group_title = f"Group {number}" if self.is_grouped else "Not grouped yet"
+        title = group_title if is_group else self.classes[number]
         kind = "group" if is_group else "known"
         return PileSection(name, kind, title, len(rows), [self.keys[row] for row in rows[:FIRST]])  # type: ignore[arg-type]
 
 
-def sorted_pile(own: Path, agent: LoadedAgent, contents: FolderContents) -> SortedPile:
-    """The sorted pile, from the agent's folder if this model has sorted these pictures."""
+def _ignored(pile: SortedPile) -> None:
+    pass
+
+
+def sorted_pile(
+    own: Path,
+    agent: LoadedAgent,
+    contents: FolderContents,
+    progress: ReadProgress = silent,
+    show: Callable[[SortedPile], None] = _ignored,
+) -> SortedPile:
+    """The sorted pile; what this model has said about pictures before is read from the agent's folder.
+
+    `show` is called with the pictures judged so far, which are grouped at the end.
+    """
     file = own / f"pile-{agent.version}"
     saved = read_sorted(file)
     if saved is not None and saved.keys == contents.keys:
         return saved
-    found = predict_embedded(agent.model, contents.found, None, None)
-    column = {name: i for i, name in enumerate(agent.model.classes)}
-    made = SortedPile(
-        agent.version, agent.model.classes, contents.keys,
-        torch.tensor([column[name] for name in found.names], dtype=torch.long),
-        torch.tensor(found.probabilities), torch.tensor(found.scores),
-        torch.tensor(found.known, dtype=torch.bool),
-        torch.tensor([-1 if number is None else number for number in found.groups], dtype=torch.long),
-    )  # fmt: skip
-    write_state(file, {**vars(made), "classes": list(made.classes), "keys": list(made.keys)})
+    made = SortedPile.unsorted(agent, contents.keys)
+    left = _copy_judged(saved, made)
+    for rows in left.split(ROWS):
+        _judge(agent.model, contents.found, rows, made)
+        done = int(rows[-1]) + 1
+        progress(done, len(made.keys))
+        if len(left) == len(made.keys):
+            part = made.of_rows(torch.arange(done))
+            show(replace(part, group=torch.where(part.known, -1, 0), is_grouped=False))
+    made.group[:] = group_unknown(agent.model, contents.found, made.known)
+    write_state(file, _state(made))
     _keep_few(own, "pile-*.safetensors")
     return made
+
+
+def _copy_judged(saved: SortedPile | None, made: SortedPile) -> Tensor:
+    """Copy what is known about pictures to `made`; returns the rows that are left."""
+    places = {} if saved is None else {key: row for row, key in enumerate(saved.keys)}
+    known = torch.tensor([places.get(key, -1) for key in made.keys], dtype=torch.long)
+    here = known >= 0
+    for name in ("label", "probability", "score", "known") if saved is not None else ():
+        getattr(made, name)[here] = getattr(saved, name)[known[here]]
+    return (~here).nonzero().squeeze(1)
+
+
+def _judge(model: PhotoModel, found: Embedded, rows: Tensor, made: SortedPile) -> None:
+    taken = torch.from_numpy(found.store.take(found.rows[rows.numpy()])[:, 0])
+    part = model.predict_rows(taken)
+    assert part.scores is not None and part.known is not None
+    made.label[rows], made.probability[rows] = part.labels, part.probabilities
+    made.score[rows], made.known[rows] = part.scores, part.known
+
+
+def _state(pile: SortedPile) -> dict[str, Any]:
+    parts = {name: getattr(pile, name) for name in ("version", "label", "probability", "score", "known", "group")}
+    return {**parts, "classes": list(pile.classes), "keys": list(pile.keys)}
 
 
 def read_sorted(file: Path) -> SortedPile | None:
@@ -88,6 +146,12 @@ def read_sorted(file: Path) -> SortedPile | None:
         return saved and SortedPile(**{**saved, "classes": tuple(saved["classes"]), "keys": tuple(saved["keys"])})  # type: ignore[return-value]
     except (KeyError, TypeError):
         return None
+
+
+def newest_sorted(own: Path) -> SortedPile | None:
+    """The newest sorted pile of any model."""
+    files = sorted(own.glob("pile-*.safetensors"), key=lambda path: -path.stat().st_mtime_ns)
+    return next((found for file in files if (found := read_sorted(file)) is not None), None)
 
 
 def _keep_few(own: Path, pattern: str) -> None:

@@ -18,9 +18,17 @@ export function showAsk(content) {
   function dropped(event) { event.preventDefault(); zone.classList.remove("over"); take(event.dataTransfer.files); }
   const classes = shared.agent.classes.map((one) => one.name);
   fill(content, h("h1", {}, "What is in this photo?"),
-    h("p", { class: "lead" }, `${shared.agent.name} knows ${count(classes.length, "class", "classes")}: ${classes.slice(0, 12).join(", ")}${classes.length > 12 ? " …" : ""}. `,
+    h("p", { class: "lead" }, `This agent knows ${count(classes.length, "class", "classes")}: ${classes.slice(0, 12).join(", ")}${classes.length > 12 ? " …" : ""}. `,
       "It names the class of a photo, or says that it has not learned anything like it."),
-    shared.agent.warnings.map((text) => h("p", { class: "note" }, text)), zone, answers);
+    shared.agent.warnings.map((text) => h("p", { class: "note" }, text)), zone, answers.childElementCount ? null : whatNext(), answers);
+}
+
+// For a person who is here for the first time.
+function whatNext() {
+  const steps = [["Ask", "#ask", "Drop a photo above. You see its class, how sure the agent is, and the most similar pictures that it was taught."],
+    ["Pile", "#pile", shared.agent.has_pile ? "Look through your unlabelled pictures. Unknown ones are in groups: give a group a name, and the agent learns it." : "Serve a folder of unlabelled pictures with --pile DIR to name what is new."],
+    ["Learned", "#learned", "See every class with examples, rename or merge classes, and go back to any earlier model."]];
+  return h("ul", { class: "next", id: "what-next" }, steps.map(([name, place, words]) => h("li", { class: "card" }, h("p", {}, h("a", { href: place }, name)), h("p", { class: "muted small" }, words))));
 }
 
 function arrow() {
@@ -37,6 +45,7 @@ function arrow() {
 function take(files) {
   const cards = [...files].map((file) => ({ file, card: h("li", { class: "card answer" }, h("span", { class: "photo muted small" }, "…"),
     h("div", { class: "about" }, h("p", {}, h("strong", {}, file.name)), h("p", { class: "muted" }, "Waiting for its turn"))) }));
+  byId("what-next")?.remove();
   answers.prepend(...cards.map((one) => one.card));
   waiting.push(...cards);
   if (cards.length) say(`${count(cards.length, "photo")} sent`);
@@ -95,7 +104,7 @@ function nearest(answer) {
 
 function correction(file, answer) {
   const id = `right-${answer.id}`;
-  const input = h("input", { type: "text", id, list: "class-names", required: true, maxLength: 100, autocomplete: "off", placeholder: "the right class" });
+  const input = h("input", { type: "text", id, list: "class-names", required: true, maxLength: 100, autocomplete: "off", placeholder: "class name" });
   const result = h("span", { class: "small", role: "status" });
   return h("form", { class: "row", onsubmit: async (event) => {
     event.preventDefault();
@@ -106,10 +115,10 @@ function correction(file, answer) {
       await refreshLabels(await ask("/api/next/upload", { method: "POST", body }));
       await refreshAgent();
       result.className = "badge good";
-      result.textContent = `${input.value}, in the next step`;
+      result.textContent = `Added as ${input.value}`;
     } catch (error) {
       result.className = "error small";
       result.textContent = error.message;
     }
-  } }, h("label", { for: id, class: "muted small" }, "Not right? This is"), input, h("button", { type: "submit" }, "Correct"), result);
+  } }, h("label", { for: id, class: "muted small" }, answer.known ? "Not right? This is" : "You know it? This is"), input, h("button", { type: "submit" }, "Add to next step"), result);
 }

@@ -14,11 +14,11 @@ function fields(schema, all) {
 function endpoint(path, method, one, all) {
   const body = one.requestBody && Object.entries(one.requestBody.content)[0];
   const ok = Object.entries(one.responses).find(([status]) => status.startsWith("2"));
-  const answer = ok && Object.entries(ok[1].content ?? {})[0];
+  const answers = Object.entries(ok?.[1].content ?? {}); // a stream of JSON lines has its own kind beside the fields
   return h("section", { class: "card endpoint" }, h("h2", {}, h("code", {}, `${method.toUpperCase()} ${path}`)), h("p", {}, one.description ?? one.summary ?? ""),
     one.parameters?.length ? h("ul", {}, one.parameters.map((given) => h("li", {}, h("code", {}, given.name), ` ${typeOf(given.schema)}`))) : null,
     body ? [h("p", { class: "muted small" }, `Body, ${body[0]}:`), fields(body[1].schema, all)] : null,
-    answer ? [h("p", { class: "muted small" }, `Answer, ${answer[0]}:`), fields(answer[1].schema, all)] : null);
+    answers.length ? [h("p", { class: "muted small" }, `Answer, ${answers.find(([kind]) => kind !== "application/json")?.[0] ?? answers[0][0]}:`), fields(answers.find(([, one]) => one.schema)?.[1].schema, all)] : null);
 }
 
 try {

@@ -62,10 +62,13 @@ export function dialog(title, content, actions, wide = false) {
     event.preventDefault();
     const action = event.submitter?.value;
     if (!action) return close();
+    const button = event.submitter;
+    button.disabled = true;
     try {
       await actions[action].run();
       close();
     } catch (error) {
+      button.disabled = false;
       problem.replaceChildren(failure(error));
     }
   } }, h("h2", { id: "dialog-title" }, title), content, problem, h("div", { class: "row" },

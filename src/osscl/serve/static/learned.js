@@ -7,9 +7,9 @@ export async function showLearned(content, isShown) {
   await refreshAgent();
   const agent = shared.agent;
   const left = agent.left_out;
-  fill(content, h("h1", {}, `What ${agent.name} has learned`),
+  fill(content, h("h1", {}, "What this agent has learned"),
     h("dl", { class: "figures" }, figure("Classes", String(agent.classes.length), `after ${count(agent.history.filter((one) => !one.is_edit).length, "step")}`),
-      figure("Left-out accuracy", left ? percent(left.agent) : "—", left ? `class means ${percent(left.class_means)}; ${count(left.n, "labelled picture")}, each left out` : "no pictures could be left out"),
+      figure("Left-out accuracy", left ? percent(left.agent) : "—", left ? `on ${count(left.n, "labelled picture")}, each left out in turn; the baseline, class means, has ${percent(left.class_means)}` : "no pictures could be left out"),
       figure("Called unknown", percent(agent.reject_percent, 0), "of known pictures, by design")),
     agent.warnings.map((text) => h("p", { class: "note" }, text)),
     h("h2", {}, "Classes"), h("ul", { class: "classes" }, agent.classes.map(card)),
@@ -76,7 +76,7 @@ function history(steps) {
 }
 
 function earlier(models) {
-  if (!models.length) return h("p", { class: "muted" }, "There are no earlier models to go back to yet.");
+  if (!models.length) return h("p", { class: "muted after" }, "Every step and every change keeps the model before; you can go back to it here.");
   return h("div", {}, h("h2", {}, "Earlier models"), h("div", { class: "card" }, h("table", { class: "cards" },
     h("thead", {}, h("tr", {}, ["After step", "Which brought", "Classes", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "Action"))))),
     h("tbody", {}, [...models].reverse().map((one) => h("tr", {}, cell("After step", String(one.steps), false), cell("Which brought", one.what, false),
@@ -106,9 +106,9 @@ async function showTest(place, isShown) {
   }
   const made = test.accuracy;
   fill(place, h("dl", { class: "figures" },
-    figure("Right", made ? percent(made.agent) : "—", made ? `class means ${percent(made.class_means)}; ${count(made.n, "picture")} of learned classes` : "no picture of a learned class"),
+    figure("Right", made ? percent(made.agent) : "—", made ? `of ${count(made.n, "picture")} of learned classes; the baseline, class means, has ${percent(made.class_means)}` : "no picture of a learned class"),
     figure("Others that look known", test.others ? percent(test.others_known_percent) : "—", test.others ? `${count(test.others, "picture")} of classes that were not taught` : "no pictures of other classes"),
-    figure("AUROC", test.auroc === null ? "—" : test.auroc.toFixed(3), "known against unknown")));
+    figure("AUROC", test.auroc === null ? "—" : test.auroc.toFixed(3), "how well known and unknown are told apart: 1 is perfect, 0.5 is chance")));
   if (test.learned_pictures) fill(place, h("p", { class: "note" }, `${count(test.learned_pictures, "test picture was", "test pictures were")} also used for teaching, so these numbers flatter.`));
   fill(place, confusion(test));
 }
@@ -120,7 +120,8 @@ function confusion(test) {
       h("td", { class: "number" }, one.right_percent === null ? "—" : percent(one.right_percent)), h("td", { class: "number" }, percent(one.known_percent)),
       test.confusion[i].map((n) => { const made = h("td", { class: "number" }, n ? String(n) : "·"); made.style.setProperty("--share", n / most); return made; }));
   });
-  return h("div", { class: "card scroll", tabIndex: 0, role: "region", "aria-label": "Confusion" }, h("table", { class: "confusion" },
-    h("caption", { class: "unseen" }, "Test pictures by their class, and what they are called"),
+  const about = "Test pictures by their class, and the most probable class (→) that the agent gives them, known or not";
+  return h("div", { class: "card scroll", tabIndex: 0, role: "region", "aria-label": "Confusion" }, h("p", { class: "muted small caption", "aria-hidden": "true" }, about), h("table", { class: "confusion" },
+    h("caption", { class: "unseen" }, about),
     h("thead", {}, h("tr", {}, ["Class", "Pictures", "Right", "Look known", ...test.predicted.map((name) => `→ ${name}`)].map((text, i) => h("th", { scope: "col", class: i ? "number" : "" }, text)))), h("tbody", {}, rows)));
 }

@@ -5,6 +5,7 @@ import { teach } from "./dock.js";
 import { refreshAgent, refreshLabels, shared, showView } from "./page.js";
 
 const PAGE = 60;
+const POLL = 700; // ms
 
 export async function showPile(content, isShown) {
   const pile = await ask("/api/pile");
@@ -14,25 +15,52 @@ export async function showPile(content, isShown) {
     return;
   }
   if (pile.state === "failed") return fill(content, h("h1", {}, "Pile"), failure({ message: pile.error }), again());
-  if (pile.state !== "ready") {
-    const bar = h("progress", { "aria-label": "Progress" });
-    if (pile.of) { bar.max = pile.of; bar.value = pile.done; }
-    const words = pile.state === "sorting" ? "Sorting the pile" : pile.of ? `Reading new pictures: ${pile.done.toLocaleString("en")} of ${pile.of.toLocaleString("en")}` : "Looking at the pile";
-    fill(content, h("h1", {}, "Pile"), h("div", { class: "card empty" }, h("h2", {}, words), h("p", {}, "Each picture is read once; the next time this takes a moment."), bar));
-    setTimeout(() => isShown() && showView(true), 700);
+  if (!pile.sections.length) {
+    fill(content, h("h1", {}, "Pile"), h("div", { class: "card empty" }, h("h2", {}, progressWords(pile)), h("p", {}, "Each picture is read once; the next time this takes a moment."), progressBar(pile)));
+    setTimeout(() => isShown() && showView(true), POLL);
     return;
   }
   const groups = pile.sections.filter((one) => one.kind === "group");
   const known = pile.sections.filter((one) => one.kind === "known");
   const unknown = groups.reduce((sum, one) => sum + one.count, 0);
-  fill(content, h("h1", {}, `${count(pile.pictures, "picture")} in the pile`),
-    h("p", { class: "lead" }, unknown ? `${unknown.toLocaleString("en")} look unknown and are grouped by what they show. Name a group, and the agent learns it.` : "All of them look known."),
+  const progress = h("div", { class: "progress", hidden: pile.state === "ready" });
+  if (pile.state !== "ready") watchSorting(pile, progress, isShown);
+  fill(content, h("h1", {}, `${count(pile.pictures, "picture")} in the pile`), progress,
+    h("p", { class: "lead" }, !unknown ? "All of them look known."
+      : pile.is_grouped ? `${unknown.toLocaleString("en")} look unknown and are grouped by what they show. Name a group, and the agent learns it.`
+      : `${unknown.toLocaleString("en")} look unknown so far.`),
     pile.problem_count ? h("details", { class: "note" }, h("summary", {}, `${count(pile.problem_count, "file")} cannot be read`), h("ul", {}, pile.problems.map((text) => h("li", {}, text)))) : null,
     groups.length ? [h("h2", {}, "Unknown"), h("ul", { class: "sections" }, groups.map((one) => sheet(one, "Look and name")))] : null,
     known.length ? [h("h2", {}, "Known"), h("ul", { class: "sections" }, known.map((one) => sheet(one, "Look and correct")))] : null,
     h("p", { class: "after" }, again()));
 }
 
+const progressWords = (pile) => (pile.of ? `${pile.state === "sorting" ? "Sorting" : "Reading new pictures"}: ${pile.done.toLocaleString("en")} of ${pile.of.toLocaleString("en")}`
+  : pile.state === "sorting" ? "Sorting the pile" : "Looking at the pile");
+
+function progressBar(pile) {
+  const bar = h("progress", { "aria-label": "Progress" });
+  if (pile.of && pile.done < pile.of) { bar.max = pile.of; bar.value = pile.done; }
+  return bar;
+}
+
+// Say how far the sorting is; show the result unless that would take away what a person has in hand.
+async function watchSorting(pile, place, isShown) {
+  const about = pile.version !== shared.agent.version ? "The agent has changed. Below is the pile as the model before sorted it."
+    : pile.is_grouped ? "Below is what is known so far." : "Below is what is known so far; unknown pictures are grouped at the end.";
+  for (let now = pile; now.state !== "ready"; ) {
+    const words = now.state === "sorting" && now.of && now.done === now.of ? "Grouping unknown pictures" : progressWords(now);
+    place.replaceChildren(h("p", {}, h("strong", {}, words), ` · ${about}`), progressBar(now));
+    await new Promise((resume) => setTimeout(resume, POLL));
+    if (!isShown()) return;
+    now = await ask("/api/pile").catch(() => now);
+    if (now.state === "failed" || (!now.is_grouped && isIdle())) return showView(true);
+  }
+  if (isShown() && isIdle()) return showView(true);
+  if (isShown()) place.replaceChildren(h("p", { role: "status" }, "The pile has been sorted again. ", h("button", { onclick: () => showView(true) }, "Show it")));
+}
+
+const isIdle = () => !document.activeElement?.closest("main a, main button") && scrollY < 40;
 const again = () => h("button", { onclick: async () => { await send("/api/pile/refresh"); showView(true); } }, "Look for new pictures");
 
 function sheet(section, words) {
@@ -48,6 +76,7 @@ export async function showSection(content, id) {
   const told = h("span", { role: "status" });
   const more = h("button", { class: "more", onclick: () => load(tiles.children.length) }, "Show more");
   let section = null;
+  let version = null;
   const boxes = () => [...tiles.querySelectorAll("input")];
   const tell = () => { told.textContent = `${chosen.size} of ${tiles.children.length} selected${section.count > tiles.children.length ? ` (${section.count.toLocaleString("en")} in all)` : ""}`; };
   const toggle = (box) => { box.checked ? chosen.set(box.value, true) : chosen.delete(box.value); tell(); };
@@ -55,7 +84,8 @@ export async function showSection(content, id) {
 
   async function load(start) {
     const page = await ask(`/api/pile/sections/${id}?start=${start}&count=${PAGE}`);
-    section = page.section;
+    if (start && page.version !== version) return showView(true); // sorted again meanwhile
+    ({ section, version } = page);
     tiles.append(...page.pictures.map((one) => tile(one, section.kind === "group", toggle)));
     for (const box of boxes()) if (box.checked) chosen.set(box.value, true);
     more.hidden = tiles.children.length >= section.count;
@@ -79,6 +109,7 @@ export async function showSection(content, id) {
   } }, h("label", { for: "group-name" }, section.kind === "group" ? "They show" : "They really show"), name,
     h("button", { type: "submit", value: "add" }, "Add to next step"), h("button", { class: "main", type: "submit", value: "teach" }, "Teach now"));
   const isGroup = section.kind === "group";
+  tiles.classList.toggle("leave-out", isGroup);
   fill(content, h("p", {}, h("a", { href: "#pile" }, "← Pile")),
     h("h1", {}, isGroup ? section.name : `Looks like ${section.name}`),
     h("p", { class: "lead" }, isGroup ? "Leave out what does not belong, then give the rest a name: a new one, or that of a class." : "Select what is wrong and say what it shows; it becomes a label of the next step."),

@@ -1,0 +1,94 @@
+"""The pile opens with what is known, and only what is new is judged."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from serve.conftest import SRC, sorted_pile, wait_for
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """An event that grouping waits for, once the pictures have been judged."""
+    from osscl.serve import views
+
+    go_on = threading.Event()
+    monkeypatch.setattr(views, "group_unknown", lambda *given, do=views.group_unknown: go_on.wait(60) and do(*given))
+    yield go_on
+    go_on.set()
+
+
+def judged_state(client):
+    """The pile once all of its pictures have been judged and it is not ready."""
+
+    def look():
+        pile = client.get("/api/pile").json()
+        return pile if pile["state"] == "sorting" and pile["done"] == pile["of"] > 0 else None
+
+    return wait_for(look)
+
+
+def test_a_pile_is_shown_before_it_is_grouped(client, held):
+    pile = judged_state(client)
+    assert not pile["is_grouped"] and pile["pictures"] == 82
+    assert sum(one["count"] for one in pile["sections"]) == 82
+    names = {one["name"] for one in pile["sections"]}
+    assert "Not grouped yet" in names and "fish" in names
+    assert client.get(f"/api/pictures/{pile['sections'][0]['first'][0]}/small").status_code == 200
+    held.set()
+    assert "Group 1" in {one["name"] for one in sorted_pile(client)["sections"]}
+
+
+def test_a_pile_that_another_model_sorted_is_shown_at_once(client, agent, photos, held):
+    from osscl.agent.classifier import ContinualClassifier
+    from osscl.serve.rooms import Rooms
+
+    held.set()
+    before = sorted_pile(client)
+    held.clear()
+    made = ContinualClassifier.load(agent, "cpu")
+    made.rename("fish", "trout")
+    made.save(agent)
+    later = Rooms(agent, photos / "pile", None, "cpu")
+    try:
+        shown = wait_for(lambda: (lambda pile: pile if pile.sections else None)(later.pile_state()))
+        assert shown.state in ("reading", "sorting") and shown.version == before["version"] and shown.is_grouped
+        assert [(one.name, one.count) for one in shown.sections] == [
+            (one["name"], one["count"]) for one in before["sections"]
+        ]
+        held.set()
+        ready = wait_for(lambda: (lambda pile: pile if pile.state == "ready" else None)(later.pile_state()))
+        assert ready.version != shown.version and "trout" in {one.name for one in ready.sections}
+    finally:
+        later.close()
+
+
+def test_only_new_pictures_are_judged_and_pictures_that_are_gone_are_left_out(agent, photos, tmp_path, monkeypatch):
+    from osscl.serve import views
+    from osscl.serve.desk import LoadedAgent
+    from osscl.serve.folder import read_folder
+
+    pile, own = tmp_path / "pile", tmp_path / "own"
+    shutil.copytree(photos / "pile", pile)
+    own.mkdir()
+    loaded = LoadedAgent.read(agent, "cpu")
+    views.sorted_pile(own, loaded, read_folder(pile, own / "pile.json", loaded.learner))
+    sorted(pile.glob("*.jpg"))[0].unlink()
+    shutil.copyfile(photos / "test" / "umbrella" / "000.jpg", pile / "new.jpg")
+    judged = []
+    monkeypatch.setattr(views, "_judge", lambda *given, do=views._judge: judged.extend(given[2].tolist()) or do(*given))
+    contents = read_folder(pile, own / "pile.json", loaded.learner)
+    again = views.sorted_pile(own, loaded, contents)
+    assert judged == [contents.files.index("new.jpg")] and again.keys == contents.keys
+    fresh = views.sorted_pile(tmp_path, loaded, contents)
+    assert again.group.equal(fresh.group) and again.score.allclose(fresh.score) and again.known.equal(fresh.known)
+
+
+def test_workers_that_decode_do_without_torch():
+    program = "import sys, osscl.serve.decoding; sys.exit('torch' in sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(SRC)}
+    assert subprocess.run([sys.executable, "-c", program], check=False, env=environment).returncode == 0
