@@ -82,4 +82,6 @@ def test_no_library_crashes_where_torch_does_not_fit(tmp_path, megabytes, words)
         [sys.executable, "-m", "osscl", *words], capture_output=True, text=True, timeout=60, cwd=tmp_path,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )  # fmt: skip
-    assert done.returncode == 2 and done.stderr == "osscl: too little memory to import PyTorch; about 1 GB is needed\n"
+    assert (
+        done.returncode == 2 and done.stderr == "osscl: not enough memory to import PyTorch, which needs about 1 GB\n"
+    )

@@ -41,7 +41,7 @@ TINY = ["--schedule", "smoke", *(f"--set=schedule.{field}" for field in ("name=t
 DIGITS = ["run", "digits", *TINY]
 LABELS_ONLY = [*DIGITS, "--method", "labels-only"]
 BIG = "9" * 30
-SEED = "--seed must be an integer of at least 0"
+SEED = "--seed must be a non-negative integer"
 STOPPED = "osscl: Stopped. Run the same command again to resume.\n"
 
 

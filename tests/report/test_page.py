@@ -72,7 +72,7 @@ def test_tables_and_claims_reach_the_page(ursl):
     table = ResultTable("T2 <b>", (Column("cell"), Column("ours", ours=True)), [("5 %", 3), ("10 %", None)], ("n=3",))
     page = build_page([ursl], paper=PaperComparison(tables={"paper": [table]}))
     assert "T2 &lt;b&gt;" in page and "Beside the paper" in page and "The paper&#39;s claims" not in page
-    assert "1 of 2 without a number of ours" in page and '<div data-schedule="paper">' in page
+    assert "1 of 2 without our result" in page and '<div data-schedule="paper">' in page
     assert "Beside the paper" not in build_page([ursl])
 
 

@@ -107,7 +107,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if encoder is None:
             encoder = SCRATCH if asks_for_scratch or lite0_weights() is None else LITE0
         elif asks_for_scratch and encoder != SCRATCH:
-            raise SpecError("method, schedule, changes and augmentation are for encoder='scratch' only")
+            raise SpecError("method, schedule, changes and augmentation apply only to encoder='scratch'")
         if encoder == SCRATCH:
             schedule = self.schedule or default_schedule(device)
             augmentation = "photos" if self.augmentation is None else self.augmentation
@@ -228,7 +228,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _require_resumed(self, given: StepInput) -> None:
         if self.begun not in (None, given.content):
-            raise UserError("a step was interrupted: give its images again to resume it, or move its checkpoint away")
+            raise UserError(
+                "a step was interrupted: pass its images again to resume it, or delete its checkpoint to discard it"
+            )
 
     def _learn_step(self, given: StepInput, from_start: bool) -> Self:
         with self._rollback_on_failure():
@@ -279,7 +281,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def rename(self, old: str, new: str) -> Self:
         """Give a class another name."""
         if new in self.class_names:
-            raise UserError(f"class {new!r} exists: use merge to join two classes")
+            raise UserError(f"class {new!r} already exists; use merge to combine two classes")
         names = {name: new if name == old else name for name in self.class_names}
         return self._edit(f"renamed {old} to {new}", old, lambda: self._rename(old, new), names)
 
@@ -405,7 +407,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Numbers per image, for networks trained from scratch: an encoder takes pictures of any size."""
         setting = getattr(self._learner, "setting", None)
         if setting is None:
-            raise AttributeError("n_features_in_ is defined for fitted networks trained from scratch only")
+            raise AttributeError("n_features_in_ is only defined for fitted networks trained from scratch")
         return int(setting.images.channels * setting.images.size**2)
 
     def test(self, images: Any, labels: Any = None) -> Evaluation:
@@ -449,7 +451,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 before = contents_of(there)
                 if not self.learner.is_same(there) or before != ours[: len(before)]:
                     raise UserError(
-                        f"{model_file(target)} holds another agent, or one that has learned more; it is not overwritten"
+                        f"{model_file(target)} belongs to another agent, or to a later state of this one; "
+                        "it is not overwritten"
                     )
                 if before == ours:
                     return

@@ -38,7 +38,7 @@ class View(nn.Module):
         super().__init__()
         height, width = preprocessing.shape
         if share is None and height != width:
-            raise UserError("views 5 and 6 can be exported for encoders with square pictures only: use fewer views")
+            raise UserError("views 5 and 6 can only be exported for encoders with square inputs; use at most 4 views")
         whole = (0.0, 0.0, float(size), float(size))
         left, top, right, bottom = whole if share is None else preprocessing.kept((size, size), share)
         self.rows = Axis(size, width, (left, right), preprocessing.resample)

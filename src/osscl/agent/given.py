@@ -19,7 +19,7 @@ def labelled_images(images: Any, labels: Any) -> tuple[Any, Any]:
     """Images and one label each. A folder has its labels in its folders' names, a table may have them in a column."""
     if isinstance(images, str | Path):
         if labels is not None and len(labels):
-            raise DataError(f"the labels of {images} are the names of its folders: give no others")
+            raise DataError(f"the labels of {images} are the names of its folders; do not pass labels as well")
         found = list_labeled(Path(images))
         return list(found.files), list(found.labels)
     if _is_frame(images) and labels is None:

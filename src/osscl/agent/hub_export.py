@@ -109,7 +109,7 @@ def require_export(folder: Path, entry: Mapping[str, Any]) -> None:
     contents = contents_of(entry)
     states = [_id_of(entry["settings"], contents[: n + 1]) for n in range(len(contents))]  # an id may be unhashable
     if found.get("agent_id") not in states:
-        raise DataError(f"{folder / CONFIG} describes another agent than the one in {folder}")
+        raise DataError(f"{folder / CONFIG} does not describe the agent in {folder}")
 
 
 def public_name(encoder: str) -> str:
@@ -228,7 +228,7 @@ def _classes(model: PhotoModel) -> str:
 def _accuracy(agent: ContinualClassifier) -> str:
     choice = next((step.choice for step in reversed(agent.history) if step.choice is not None), None)
     if choice is None or not choice.tried:
-        return "## Accuracy\n\nNot measured: no class had two labelled images, so that none could be left out."
+        return "## Accuracy\n\nNot measured: no class had two labelled images, so none could be left out."
     return "## Accuracy\n\n" + _wrapped(
         f"Of labelled images that were left out one at a time, n = {choice.tried}, the head in use ({choice.head})",
         f"named {choice.agent:.1f} % correctly; class means {choice.class_means:.1f} %, discriminants",

@@ -164,7 +164,9 @@ def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) ->
     if not given.labels and len(given.unlabeled) < 2:
         raise UserError("one unlabelled image is not enough to learn from: give more, or labelled images as well")
     if not new and not recipe.memory and len(given.unlabeled) < 2:
-        raise UserError("with memory 0 the other classes would be forgotten: give unlabelled images as well")
+        raise UserError(
+            "with memory 0 a step without new classes needs unlabelled images, or the other classes would be forgotten"
+        )
 
 
 def require_memory_for(recipe: Recipe, classes: int, note: str = "") -> None:

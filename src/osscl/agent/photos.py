@@ -344,7 +344,7 @@ def _encoder_of(settings: PhotoSettings, device: torch.device, folder: Path | No
     encoder = load_encoder(settings.encoder, device, bundled)
     if encoder.content_hash != settings.content_hash:
         raise DataError(
-            f"the weights of {settings.encoder} are not those that the agent was trained with: "
+            f"the weights of {settings.encoder} differ from those that the agent was trained with: "
             "install those, or fit a new agent"
         )
     return encoder

@@ -34,7 +34,7 @@ class Recipe:
             raise SpecError(f"method must be a name or a config of this package, got {kind.__qualname__}")
         if getattr(self.method, "wants_whole_pool", False):
             raise SpecError(
-                "method: it needs all unlabelled images before the first step; use another one, such as ursl"
+                "method: this one needs all unlabelled images before the first step; choose another, such as ursl"
             )
         require(type(self.memory) is int and self.memory >= 0, self, "memory", "a whole number, 0 or more")
         require(type(self.seed) is int and 0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")

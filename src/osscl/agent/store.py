@@ -144,7 +144,7 @@ def is_interrupted(folder: Path, finished: bool = False) -> bool:
         None if finished or not checkpoint.is_file() else read_state(checkpoint, tensors=False, damaged_as_none=True)
     )
     if saved is None and not model.is_file():
-        raise DataError(f"{checkpoint} is damaged: move it away to start over")
+        raise DataError(f"{checkpoint} is damaged: delete or rename it to start over")
     learned = contents_of(_read_finished(folder)) if model.is_file() else None
     return saved is not None and (learned is None or contents_of(require_agent(saved, checkpoint)) == learned)
 

@@ -38,7 +38,7 @@ from osscl.text import guarded_output, printable
 NO_ROOM = re.compile("failed to map segment|cannot allocate memory|cannot map|Cannot allocate memory", re.IGNORECASE)
 TRAINING = ("run", "fit", "tune")  # commands with a batch size to lower
 NEEDED = 2**30  # bytes of address space
-TOO_LITTLE = "too little memory to import PyTorch; about 1 GB is needed"
+TOO_LITTLE = "not enough memory to import PyTorch, which needs about 1 GB"
 ASCII = {"—": "-", "…": ".", "±": "+-"}  # for terminals without these characters
 INACCESSIBLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, *INACCESSIBLE)
@@ -168,7 +168,7 @@ def _usage(error: Any) -> str:
         return f"{message}; allowed: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if "'--seed'" in message and error.ctx is not None:
         several = any(param.name == "seeds" for param in error.ctx.command.params)
-        return f"--seed must be an integer of at least 0{'; use --seeds for several, as in --seeds 0-2' * several}"
+        return f"--seed must be a non-negative integer{'; use --seeds for several, as in --seeds 0-2' * several}"
     return f"{message}; see {error.ctx.command_path} --help" if error.ctx is not None else message
 
 

@@ -54,7 +54,7 @@ def fit(
     ] = None,
     views: Annotated[int, typer.Option(min=1, max=6, help="Number of views embedded per image.")] = 2,
     memory: Annotated[int, typer.Option(min=0, help="Labelled images (embeddings) kept, over all classes.")] = 1000,
-    reject: Annotated[float, typer.Option(help="Share of known images that may be called unknown.")] = 0.05,
+    reject: Annotated[float, typer.Option(help="Share of known images to reject as unknown.")] = 0.05,
     bundle: Annotated[
         bool, typer.Option("--bundle", help="Copy the encoder's weights into the agent's folder.")
     ] = False,
@@ -79,7 +79,7 @@ def fit(
     _require_own_folder(agent, labeled)
     if size is not None or grey:
         if encoder not in (None, SCRATCH):
-            raise UserError("--size and --grey are for --encoder scratch only")
+            raise UserError("--size and --grey require --encoder scratch")
         encoder = SCRATCH
     made = ContinualClassifier(
         method, schedule, encoder=encoder, views=views, reject=reject, changes=changes or (), memory=memory,
@@ -127,7 +127,7 @@ def _same_agent(
     if made.history and not (same and len(made.history) == 1 and {*class_folders(labeled)} == {*made.class_names}):
         raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
     if not same:
-        raise UserError(f"{folder} was started with other settings: give the same settings, or another folder")
+        raise UserError(f"{folder} was created with different settings: use the same ones, or choose another folder")
     return made
 
 
@@ -368,7 +368,7 @@ def _require_names(labeled: Path | None) -> None:
 
     for name in class_folders(labeled) if labeled is not None else ():
         if re.fullmatch(r"group-\d+", name):
-            raise UserError(f"{name} in {labeled} is an unnamed group: rename the folder to its class")
+            raise UserError(f"{name} in {labeled} is a group without a name: rename the folder to its class")
 
 
 def _require_one_class_each(digests: Sequence[int], labels: Sequence[str], files: Sequence[Path]) -> None:
@@ -417,7 +417,7 @@ def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str])
 def _doubtful(labels: list[str], known: list[str]) -> list[str]:
     """Warnings about classes with a single image and about names that differ only in case or spaces."""
     alone = sorted(name for name, n in Counter(labels).items() if n == 1 and name not in known)
-    notes = [f"warning: only one image of {printable(', '.join(alone))}"] if alone else []
+    notes = [f"warning: only one labelled image of {printable(', '.join(alone))}"] if alone else []
     spelled: dict[str, list[str]] = {}
     for name in dict.fromkeys([*known, *labels]):
         spelled.setdefault(" ".join(name.split()).casefold(), []).append(name)
@@ -443,7 +443,7 @@ def _photo_learner(made: "ContinualClassifier", what: str) -> "PhotoLearner":
     from osscl.agent.photos import PhotoLearner
 
     if not isinstance(made.learner, PhotoLearner):
-        raise UserError(f"{what} is for agents with a pretrained encoder")
+        raise UserError(f"{what} requires an agent with a pretrained encoder")
     return made.learner
 
 

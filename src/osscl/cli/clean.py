@@ -21,7 +21,9 @@ def clean(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="DIR...", help="Folders of runs or agents. Default: runs.")
     ] = None,
-    models: Annotated[bool, typer.Option("--models", help="Earlier models of agents, too; never the newest.")] = False,
+    models: Annotated[
+        bool, typer.Option("--models", help="Also delete earlier models of agents, never the newest.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and exit.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
@@ -50,7 +52,7 @@ def clean(
         typer.echo(f"{total}; nothing was deleted.")
         return
     if not yes:
-        typer.confirm(f"Delete {total}? Caches are computed again when needed", abort=True)
+        typer.confirm(f"Delete {total}? Caches are rebuilt when needed", abort=True)
     for _, path in found:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     typer.echo(f"Deleted {total}.")

@@ -30,7 +30,7 @@ def export(
     if format not in EXPORT_FORMATS:
         raise unknown("format", format, EXPORT_FORMATS)
     if check and format != "onnx":
-        raise UserError("--check is for --format onnx; a hub folder holds the agent's own numbers")
+        raise UserError("--check requires --format onnx; a hub folder stores the agent's numbers unchanged")
     refuse_to_overwrite(out)
     made = ContinualClassifier.load(agent, "cpu")
     if format == "onnx":

@@ -108,7 +108,7 @@ def _settings_line(made: "ContinualClassifier") -> str:
         images, recipe = learner.setting.images, learner.recipe
         return start + (
             f"{recipe.display_name}, schedule {recipe.schedule.name}, seed {recipe.seed}; "
-            f"{images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colours'}; "
+            f"{images.size} x {images.size} pixels, {'grey' if images.channels == 1 else 'colour'}; "
             f"memory {recipe.memory}"
         )
     settings = learner.settings
@@ -211,7 +211,7 @@ def _show_test(made: "ContinualClassifier", folder: Path, result: "Evaluation", 
         typer.echo(f"AUROC of the known/unknown score: {result.auroc:.3f}")
     mistakes = Counter(_mistakes(result)).most_common(MOST_CONFUSIONS)
     if mistakes:
-        typer.echo("most confused: " + ", ".join(f"{true} as {taken} {n}x" for (true, taken), n in mistakes))
+        typer.echo("most frequent errors: " + ", ".join(f"{true} as {taken} {n}x" for (true, taken), n in mistakes))
 
 
 def _mistakes(result: "Evaluation") -> list[tuple[str, str]]:

@@ -25,7 +25,7 @@ def bench(
     updates: Annotated[int, typer.Option(min=1, help="Updates per timed repeat.")] = 100,
     repeats: Annotated[int, typer.Option(min=2, help="Timed repeats; the median is reported.")] = 5,
     against: Annotated[
-        bool, typer.Option("--against", help="Also time common alternatives: loader workers, a plain loop.")
+        bool, typer.Option("--against", help="Also time common alternatives: a loader with workers, a plain loop.")
     ] = False,
     methods: Annotated[
         bool, typer.Option("--methods", help="Instead time one update of every method, and its lower bound.")

@@ -30,9 +30,9 @@ UNFINISHED = 3  # exit code: run the same command again to continue
 Seeds = Annotated[str, typer.Option(help="Seeds, as in 0-2 or 0,3,5.")]
 Cells = Annotated[str | None, typer.Option(help="Comma-separated cells, rows or columns, with * and ?.")]
 ScheduleName = Annotated[str, typer.Option("--schedule", help="paper, short, smoke or demo.")]
-Shard = Annotated[str | None, typer.Option(metavar="I/N", help="Execute only part I of N of the runs.")]
+Shard = Annotated[str | None, typer.Option(metavar="I/N", help="Run only shard I of N.")]
 On = Annotated[str, typer.Option(help="paper: the paper's data sets; demo: digits among letters, small networks.")]
-Run = Annotated[bool, typer.Option("--run/--no-run", help="Run what is missing, or show existing records only.")]
+Run = Annotated[bool, typer.Option("--run/--no-run", help="Run missing cells, or only show existing records.")]
 DryRun = Annotated[bool, typer.Option(help="Show the runs and their expected cost, and exit.")]
 Format = Annotated[str, typer.Option("--format", help="text, markdown, csv, latex.")]
 Results = Annotated[
@@ -51,12 +51,12 @@ MaxMinutes = Annotated[
 EngineName = Annotated[str, typer.Option("--engine", help="local: one run after another; ray: a Ray cluster.")]
 Address = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Ray cluster; else one is started locally.", show_default=False),
+    typer.Option(metavar="HOST:PORT", help="Address of a Ray cluster. Default: start one locally.", show_default=False),
 ]
 GpuShare = Annotated[
     float | None, typer.Option(help="GPUs per run with Ray (default 1); a fraction shares a GPU.", show_default=False)
 ]
-SharedDevice = Annotated[bool, typer.Option("--shared-device", help="The device is shared; exclude timings.")]
+SharedDevice = Annotated[bool, typer.Option("--shared-device", help="Other work uses this device; exclude timings.")]
 ShareReferences = Annotated[bool, typer.Option(help="Share reference networks between runs.")]
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Log metrics in each run folder.")]
 

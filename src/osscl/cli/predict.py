@@ -29,17 +29,21 @@ def predict(
     ],
     images: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[IMAGE]...", help="Image files or folders (searched recursively); else test images."),
+        typer.Argument(
+            metavar="[IMAGE]...", help="Image files or folders (searched recursively). Default: test images of the run."
+        ),
     ] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Show this many classes of each image.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Number of classes to show per image.")] = None,
     reject: Annotated[
         float | None,
-        typer.Option(help="Share of known images that may be called unknown; the agent's own by default."),
+        typer.Option(help="Share of known images to reject as unknown; the agent's own by default."),
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of test images to use if no image is given.")] = 8,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Score above which an image looks known, for models without an encoder.", show_default=False),
+        typer.Option(
+            help="Score above which an image looks known, for models without a pretrained encoder.", show_default=False
+        ),
     ] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets are.", show_default=False)] = None,
     device: Device = "auto",
@@ -83,7 +87,7 @@ def photo_model(folder: Path, device: str, threshold: float | None, reject: floa
     entry = read_entry(folder, tensors=False)
     if "knowledge" not in entry:
         if reject is not None:
-            raise UserError("--reject is for agents with a pretrained encoder; use --threshold")
+            raise UserError("--reject requires an agent with a pretrained encoder; use --threshold")
         return None
     if threshold is not None:
         raise UserError("--threshold is for models without a pretrained encoder; use --reject")
@@ -129,7 +133,7 @@ def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: flo
 
 def _explain_known(reject: float, form: str) -> None:
     if form == "table":
-        typer.echo(f"known %: share of known images that look less known; below {100 * reject:g} % unknown (--reject)")
+        typer.echo(f"known %: share of known images with a lower score; below {100 * reject:g} % unknown (--reject)")
 
 
 def _predict_onnx(
@@ -295,11 +299,11 @@ def sort(
     ] = None,
     reject: Annotated[
         float | None,
-        typer.Option(help="Share of known images that may be called unknown; the agent's own by default."),
+        typer.Option(help="Share of known images to reject as unknown; the agent's own by default."),
     ] = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Score above which a picture looks known, for models without an encoder."),
+        typer.Option(help="Score above which a picture looks known, for models without a pretrained encoder."),
     ] = None,
     link: Annotated[bool, typer.Option("--link", help="Create links instead of copies.")] = False,
     device: Device = "auto",

@@ -25,7 +25,7 @@ def report(
         list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, records, or an agent.")
     ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Default: report.html; for a table, the screen.")
+        Path | None, typer.Option(metavar="FILE", help="Output file. Default: report.html; tables are printed.")
     ] = None,
     form: Annotated[str, typer.Option("--format", help=FORMAT)] = PAGE,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file named by --out.")] = False,
@@ -34,7 +34,7 @@ def report(
         typer.Option(metavar="DIR", help="Where the data is, for pictures. Default: $OSSCL_DATA, else the cache."),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Update the page while runs finish, until Ctrl-C; it reloads itself.")
+        bool, typer.Option("--watch", help="Rebuild the page as runs finish, until Ctrl-C; an open page reloads.")
     ] = False,
 ) -> None:
     """Write one HTML page about records, or about an agent; or print the headline table of records."""
@@ -53,7 +53,7 @@ def report(
         raise UserError(f"{target} exists; choose another --out" + ("" if target.is_dir() else " or add --force"))
     if len(places) == 1 and is_agent(places[0]):
         if form != PAGE or watch:
-            raise UserError("an agent has a page but no tables: leave out --format and --watch")
+            raise UserError("--format and --watch do not apply to the report of an agent")
         assert target is not None
         write_agent_page(places[0], target)
         return

@@ -137,7 +137,7 @@ def _with_stream(
     banks = load_banks(spec, options.data, pick_device(options.device))
     stream = from_manifest(manifest, banks)
     if (stream.spec, stream.seed) != (spec.scenario, spec.seed):
-        raise SpecError("the stream file has another scenario or seed than the spec")
+        raise SpecError("the scenario or seed of the stream file differs from the spec")
     digest = rows_digest(to_manifest(stream))
     if spec.stream is None and digest != rows_digest(to_manifest(build_stream(spec.scenario, banks, spec.seed))):
         spec = replace(spec, stream=digest)
@@ -163,7 +163,7 @@ def stream(
 
     for change in changes or []:
         if not change.strip().startswith("scenario."):
-            raise SpecError(f"a stream has scenario fields only: remove --set {change}")
+            raise SpecError(f"a stream has only scenario fields: remove --set {change}")
     spec = with_seed(spec_of(scenario, "ursl", "paper", changes or []), seed)
     refuse_to_overwrite(out)
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
@@ -286,7 +286,7 @@ def _show_runs(listed: Sequence[ListedRun], unfinished: "Mapping[Path, RunSpec |
         shown.add_row(f"{_unfinished_title(spec)}\n{file.parent.name}", states[file], DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", one.method) for one in listed):
-        typer.echo("A hash after a name: several fields were changed, or the method is a custom one; see its record.")
+        typer.echo("A hash after a name: several fields differ, or the method is user-defined; see the record.")
     for file, spec in unfinished.items():
         if states[file] == "unfinished":
             typer.echo(f"resume: {_resume_command(file, spec, folder)}")

@@ -21,10 +21,10 @@ def serve(
     test: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder of labelled test pictures, one folder per class.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine needs a token.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any but localhost needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8765,
     token: Annotated[
-        str | None, typer.Option(help="A token that every request must have; made and printed if one is needed.")
+        str | None, typer.Option(help="Token required with every request; generated and printed if needed.")
     ] = None,
     device: Device = "auto",
 ) -> None:

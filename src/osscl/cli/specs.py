@@ -26,7 +26,7 @@ SCENARIO_OPTIONS: dict[str, Any] = {  # of every command that builds a stream, b
     "labeled": Annotated[float | None, typer.Option(help="P: labelled share of the main training images.")],
     "labels_per_class": Annotated[int | None, typer.Option(help="Labels per class, instead of a share.")],
     "memory": Annotated[int | None, typer.Option("--memory", help="|M|: labelled images kept; 0 for none.")],
-    "regime": Annotated[str | None, typer.Option(help="Which classes appear unlabelled at each step. Default: osscl.")],
+    "regime": Annotated[str | None, typer.Option(help="Which classes occur unlabelled at each step. Default: osscl.")],
     "validation": Annotated[
         float | None, typer.Option(help="Share of the main training images held out for validation.")
     ],

@@ -29,7 +29,7 @@ def tune(
     space: Annotated[str | None, typer.Option(help="Predefined space: paper (Table 7), the default for ursl.")] = None,
     trials: Annotated[int, typer.Option(min=1, help="Number of trials, over all workers.")] = 20,
     max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after this long.")] = None,
-    prune_after: Annotated[int, typer.Option(min=1, help="Finished trials before any is pruned.")] = 5,
+    prune_after: Annotated[int, typer.Option(min=1, help="Finished trials before pruning starts.")] = 5,
     device: Device = "auto",
     data: Data = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where trials and their runs are written.")] = Path("tuning"),
@@ -42,7 +42,7 @@ def tune(
     from osscl.tools.tune import Search, on_validation_rows
 
     if (share := scenario["validation"]) is not None and not share > 0:
-        raise SpecError(f"--validation must be positive here, got {share}; a search needs validation rows")
+        raise SpecError(f"--validation must be positive here, got {share}; a search is scored on validation images")
     if spec_file is not None:
         spec = spec_from_file(spec_file, {**scenario, "method": method, "schedule": schedule, "set": changes})
         command = []

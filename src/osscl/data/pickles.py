@@ -218,7 +218,7 @@ def read_pickle(path: Path) -> dict[bytes, Any]:
     except FileNotFoundError:
         raise DataError(f"{path} is missing: expected all files of the official archive in one folder") from None
     except Refused as refused:
-        raise DataError(f"{path} is refused: it contains {refused}, which plain data do not need") from None
+        raise DataError(f"{path} is refused: it contains {refused}, which plain data never needs") from None
     except MemoryError:
         raise
     except Exception as error:  # a damaged pickle can fail with nearly any exception

@@ -156,7 +156,7 @@ class Co2l:
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         if self.head is None:
-            raise RuntimeError("predict() before the first learn()")
+            raise RuntimeError("predict() was called before learn()")
         return self.head(in_chunks(self.encoder.features, images))
 
     def state(self) -> State:

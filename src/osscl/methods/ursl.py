@@ -66,9 +66,9 @@ class UrslConfig:
                 "reference.pretrained=true needs a reference: learner.lam > 0, or gate.pseudo other than none"
             )
         if self.gate.epochs_as != "used" and not self.needs_reference:
-            raise SpecError(f"gate.epochs_as={self.gate.epochs_as} needs a reference network to find T-hat with")
+            raise SpecError(f"gate.epochs_as={self.gate.epochs_as} needs a reference network to determine T-hat")
         if self.memory.policy != "random" and not self.needs_reference:
-            raise SpecError(f"memory.policy={self.memory.policy} needs a reference network to rank images by")
+            raise SpecError(f"memory.policy={self.memory.policy} needs a reference network to rank images")
 
     @property
     def needs_reference(self) -> bool:
@@ -205,7 +205,7 @@ class Ursl:
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
         if self.head is None:
-            raise RuntimeError("predict() before the first learn()")
+            raise RuntimeError("predict() was called before learn()")
         return self.head(in_chunks(self.learner.features, images))
 
     # ----- not in Algorithm 1: what looks known, what is kept, forgetting, state

@@ -97,7 +97,7 @@ const SECTIONS = {
     if (items.some(one => one.paper)) words.push("Diamond: the paper's mean, three runs.");
     if (items.length) words.push("n: runs, one per seed.");
     const left = here.rows.filter(one => one.named && !named.includes(one));
-    if (left.length) words.push(`Not drawn, because hardly trained at this schedule: ${left.map(untrained).join("; ")}.`);
+    if (left.length) words.push(`Not drawn, because barely trained at this schedule: ${left.map(untrained).join("; ")}.`);
     const columns = ["method", "final %", "n", "seeds", "the paper %", "forgetting", "updates"];
     const cells = here.rows.map(one => [one.name, spread(one.final), one.final.length, one.seeds.join(", "),
       one.published?.join(" ± ") ?? DASH, spread(one.forgetting), one.updates.toLocaleString("en")]);
@@ -122,7 +122,7 @@ const SECTIONS = {
     const columns = ["method", "forgetting", "n", ...rows[0].dropped.map((_, k) => `classes of step ${k + 1}`)];
     const cells = rows.map(one =>
       [one.name, spread(one.forgetting), one.forgetting.length, ...one.dropped.map(value => shown(value))]);
-    const unit = "points lost from the best accuracy of a step's classes";
+    const unit = "points lost since the best accuracy on the classes of a step";
     const drawn = lines(Math.min(box.clientWidth, 559), items, { unit });
     box.replaceChildren(figure(drawn, `Forgetting by method: ${about()}`, columns, cells));
   },

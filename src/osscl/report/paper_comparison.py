@@ -107,12 +107,12 @@ def table_notes(
     if schedule == PAPER and any(one.cell.published and one.cell.published.std is not None for one in found):
         notes.append("The paper's numbers are mean ± std of 3 runs.")
     if schedule != PAPER and any(one.cell.published for one in found):
-        notes.append("The paper's numbers are of its full schedule and are not shown beside this one.")
+        notes.append("The paper used its full schedule, so its numbers are not shown.")
     if any(one.untimed for one in found):
         notes.append("Not timed: the device was shared with other work. Without --no-run, such a run is repeated.")
     others = other_schedules(table, records, schedule, seeds)
     if counts := ", ".join(f"{count} at {name} (--schedule {name})" for name, count in others.items()):
-        notes.append(f"Recorded at other schedules and not mixed in: {counts}.")
+        notes.append(f"Not included, recorded at other schedules: {counts}.")
     return (*notes, *sentences(table.all_notes))
 
 

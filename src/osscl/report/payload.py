@@ -22,15 +22,21 @@ Numbers = list[float | None]
 
 # Name, meaning, and how it is read from a step; each has a small figure of its own.
 Reading = tuple[str, str, Callable[[Any], float | None]]
-FPR95 = "share of the rest that passes where 95 % of the classes seen do; lower is better"
-FPR95_UNKNOWN = "OpenOOD's: share of the classes seen that is rejected where 95 % of the rest is; lower is better"
+FPR95 = "share of other images admitted at the threshold that admits 95 % of the classes seen; lower is better"
+FPR95_UNKNOWN = (
+    "OpenOOD's: share of the classes seen rejected at the threshold that rejects 95 % of other images; lower is better"
+)
 GATE: tuple[Reading, ...] = (
     ("AUROC, seen", "score of classes seen so far against the rest of U_t", lambda gate: gate.auroc_seen),
     ("AUROC, main set", "score of the main set against foreign sets", lambda gate: gate.auroc_related),
     ("Precision, seen", "share of the admitted images that show a class seen so far", lambda gate: gate.precision_seen),
     ("Precision, main set", "share of the admitted images that belong to the main set", lambda gate: gate.precision),
     ("Pseudo-labels", "correct among confident images of classes seen so far", lambda gate: gate.pseudo_accuracy),
-    ("Admits: seen", "share of the classes seen so far that is admitted", lambda gate: gate.pass_rates.get("seen")),
+    (
+        "Admits: seen",
+        "share of images of classes seen so far that is admitted",
+        lambda gate: gate.pass_rates.get("seen"),
+    ),
     ("Admits: unseen", "share of later classes that is admitted", lambda gate: gate.pass_rates.get("unseen")),
     ("Admits: foreign", "share of the foreign images that is admitted", lambda gate: gate.pass_rates.get("foreign")),
     ("FPR95", FPR95, lambda gate: gate.fpr95),

@@ -149,7 +149,9 @@ class RunCheckpointer(Checkpointer):
             self.position = self._restored(agent, saved)
         except OTHER_VERSION as error:
             why = reason_of(error)
-            raise DataError(f"{file} was written by another version ({why}): move it away to start over") from error
+            raise DataError(
+                f"{file} was written by another version ({why}): delete or rename it to start over"
+            ) from error
         self.before = saved["seconds"]
         self.shared_device |= saved["shared_device"]
         return self.position

@@ -49,7 +49,7 @@ def finite_logits(method: Method, images: Tensor, t: int) -> Tensor:
     """Predictions after step t, which must be finite."""
     logits = method.predict(images)
     if not bool(logits.isfinite().all()):
-        raise Diverged(f"training diverged at step {t + 1}: predictions are not finite; try a lower rate")
+        raise Diverged(f"training diverged at step {t + 1}: predictions are not finite; try a lower learning rate")
     return logits
 
 
@@ -59,7 +59,7 @@ def refuse_divergence(report: StepReport, t: int) -> None:
     thresholds = {} if gate is None else {"threshold": gate.threshold, "pseudo_threshold": gate.pseudo_threshold}
     for name, value in {**report.notes, **thresholds}.items():
         if not math.isfinite(value):
-            raise Diverged(f"training diverged at step {t + 1}: {name} is {value}; try a lower rate")
+            raise Diverged(f"training diverged at step {t + 1}: {name} is {value}; try a lower learning rate")
 
 
 def refuse_divergent_loss(where: Progress, t: int) -> None:
@@ -68,7 +68,7 @@ def refuse_divergent_loss(where: Progress, t: int) -> None:
     if is_due and where.loss is not None and not math.isfinite(loss := float(where.loss)):
         raise Diverged(
             f"training diverged at step {t + 1}: the loss of {where.phase} is {loss} after {where.update} updates; "
-            "try a lower rate"
+            "try a lower learning rate"
         )
 
 
@@ -109,7 +109,8 @@ def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
     threshold = float(method.known_above)
     if not math.isfinite(threshold):
         raise Diverged(
-            f"training diverged at step {t + 1}: the threshold of known images is {threshold}; try a lower rate"
+            f"training diverged at step {t + 1}: the threshold of known images is {threshold}; "
+            "try a lower learning rate"
         )
     held_out = [stream.evaluation(k).images for k in range(len(stream))]
     kinds = [

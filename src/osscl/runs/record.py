@@ -260,11 +260,12 @@ def _flaw_of_measures(record: RunRecord) -> str:
     right = [sum(record.confusion[i][i] for i in place) for place in places]
     for k, (correct, total) in enumerate(zip(right, rows, strict=True)):
         if total and not _close(record.accuracy[-1][k], 100 * correct / total):
-            return f"the last accuracy of step {k + 1} is {record.accuracy[-1][k]}, another one than by the confusion"
+            last = record.accuracy[-1][k]
+            return f"the last accuracy of step {k + 1} is {last}, which does not match the confusion matrix"
     for t, (overall, row) in enumerate(zip(record.overall, record.accuracy, strict=True)):
         seen = sum(rows[: t + 1])
         if seen and not _close(overall, sum(map(operator.mul, row, rows)) / seen):
-            return f"overall[{t}] is {overall}, another value than by the accuracies after step {t + 1}"
+            return f"overall[{t}] is {overall}, which does not match the accuracies after step {t + 1}"
     return ""
 
 

@@ -208,7 +208,7 @@ def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
     """A stream from a file; raises unless the spec's digest matches its rows, because ids must identify the rows."""
     digest = rows_digest(to_manifest(stream))
     if digest != (spec.stream or rows_digest(to_manifest(built))):
-        raise SpecError(f"the rows of the stream are not those of the spec; use RunSpec(stream={digest!r})")
+        raise SpecError(f"the rows of the stream differ from those of the spec; use RunSpec(stream={digest!r})")
     return stream
 
 

@@ -59,7 +59,7 @@ class RunSpec:
         require_own_name(self.schedule)
         own = METHODS.get(self.type)
         if own is not None and not isinstance(self.method, ForeignConfig) and own.Config is not type(self.method):
-            raise SpecError(f"{self.type} is a method of this package: rename {type(self.method).__qualname__}")
+            raise SpecError(f"{self.type} is the name of a built-in method: rename {type(self.method).__qualname__}")
 
     @functools.cached_property
     def id(self) -> str:

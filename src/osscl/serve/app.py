@@ -46,7 +46,7 @@ KINDS = {".css": "text/css", ".js": "text/javascript", ".html": "text/html", ".s
 FOREVER = {"cache-control": "private, max-age=31536000, immutable"}  # addresses that contain a hash of the content
 PICTURES = {"type": "array", "items": {"type": "string", "format": "binary"}, "minItems": 1, "maxItems": MOST_PICTURES}
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "The request makes no sense; `error` says why."},
+    400: {"model": Error, "description": "Invalid request; `error` says why."},
     404: {"model": Error, "description": "There is no such picture, section or page."},
     409: {"model": Busy, "description": "The agent is being taught; `running` says what."},
     413: {"model": Error, "description": "Too many bytes or pictures."},
@@ -109,7 +109,7 @@ def _add_pages(app: Any, access: Access) -> None:
         token = request.query_params.get("token")
         if token is not None and request.url.path == "/":
             if not access.is_token(token):
-                raise RefusedRequest(401, "that token is not right: open the address that `osscl serve` printed")
+                raise RefusedRequest(401, "invalid token: open the address that `osscl serve` printed")
             entered = RedirectResponse("/", 303)
             entered.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             return entered
@@ -244,12 +244,12 @@ def _add_next_step(app: Any, rooms: Rooms) -> None:
     labelled = _form(files=PICTURES, name={"type": "string", "maxLength": LONGEST_CLASS_NAME})
     app.add_api_route("/api/next/upload", upload, methods=["POST"], tags=["teach"], openapi_extra=labelled)
     app.add_api_route("/api/next/drop", drop, methods=["POST"], tags=["teach"])
-    app.add_api_route("/api/teach", _documented(rooms.teaching.state, "The teaching that runs, or how the last ended."),
-                      tags=["teach"])  # fmt: skip
+    state = _documented(rooms.teaching.state, "The step that is being taught, or the result of the last one.")
+    app.add_api_route("/api/teach", state, tags=["teach"])
     app.add_api_route("/api/teach", teach, methods=["POST"], tags=["teach"], status_code=202)
     app.add_api_route("/api/teach/stop", _documented(rooms.teaching.stop, "Stop; the labels are kept."),
                       methods=["POST"], tags=["teach"], status_code=202)  # fmt: skip
-    app.add_api_route("/api/teach/dismiss", _documented(rooms.teaching.dismiss, "Forget how the last step ended."),
+    app.add_api_route("/api/teach/dismiss", _documented(rooms.teaching.dismiss, "Clear the result of the last step."),
                       methods=["POST"], tags=["teach"])  # fmt: skip
     app.add_api_route("/api/teach/events", events, tags=["teach"], responses=streamed, response_model=None)
 

@@ -48,7 +48,9 @@ class LoadedAgent:
     def read(cls, folder: Path, device: str) -> "LoadedAgent":
         made = ContinualClassifier.load(folder, device, finished=model_file(folder).exists())
         if not isinstance(made.learner, PhotoLearner):
-            raise UserError("`osscl serve` is for agents with a pretrained encoder; this one was trained from scratch")
+            raise UserError(
+                "`osscl serve` requires an agent with a pretrained encoder; this one was trained from scratch"
+            )
         if not made.history:
             raise UserError(f"{folder} has not learned anything yet: finish its first step with `osscl fit`")
         return cls(made, made.learner, made.model, version_of([step.content for step in made.history]))

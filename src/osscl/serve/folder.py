@@ -41,7 +41,7 @@ class FolderContents:
             self.learner.embed(lost)
             rows = [store.find(bytes.fromhex(key)) for key in self.keys]
         if -1 in rows:
-            raise DataError(f"{paths[rows.index(-1)]} has changed while it was read: look again")
+            raise DataError(f"{paths[rows.index(-1)]} changed while it was being read: refresh the pile")
         return Embedded(store, np.arange(len(rows)), np.array(rows, np.int64), (), (), paths.__getitem__)
 
     @cached_property

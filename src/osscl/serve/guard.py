@@ -50,9 +50,9 @@ class Access:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         visits = method == "GET" and headers.get("sec-fetch-mode") == "navigate" and path in ("/", "/docs")
         if origin is not None and origin != f"http://{headers['host']}":
-            return 403, "requests of other web pages are refused"
+            return 403, "requests from other websites are refused"
         if site not in ("same-origin", "none") and not visits:
-            return 403, "requests of other web pages are refused"
+            return 403, "requests from other websites are refused"
         if not self.is_allowed(headers):
             return 401, "a token is needed: open the address that `osscl serve` printed"
         return None

@@ -122,7 +122,7 @@ class Teaching:
             return replace(now, stopping=True)
 
     def dismiss(self) -> TeachingState:
-        """Forget how the last step ended."""
+        """Clear the result of the last step."""
         with self.lock:
             self._require_idle()
             (self.own / "status.json").unlink(missing_ok=True)

@@ -39,9 +39,9 @@ class ScenarioSpec:
         require_declared(self)
         self._fill_in_defaults()
         require(len(set(self.peripheral)) == len(self.peripheral), self, "peripheral", "without duplicates")
-        require(self.main not in self.peripheral, self, "peripheral", f"other sets than the main one, {self.main!r}")
+        require(self.main not in self.peripheral, self, "peripheral", f"without the main set {self.main!r}")
         if (self.labeled_fraction is None) == (self.labels_per_class is None):
-            raise SpecError("give one of labeled_fraction (a share in (0, 1]) and labels_per_class (a count)")
+            raise SpecError("set exactly one of labeled_fraction (a share in (0, 1]) and labels_per_class (a count)")
         if self.labeled_fraction is not None:
             require(0 < self.labeled_fraction <= 1, self, "labeled_fraction", "in (0, 1]")
         if self.labels_per_class is not None:

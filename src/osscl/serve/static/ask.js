@@ -98,7 +98,7 @@ function bar(guess) {
 
 function nearest(answer) {
   if (!answer.nearest.length) return h("div", { class: "nearest muted small" });
-  return h("div", { class: "nearest" }, h("p", { class: "muted small" }, "Most similar, taught"), h("ul", {}, answer.nearest.map((one) =>
+  return h("div", { class: "nearest" }, h("p", { class: "muted small" }, "Most similar labelled pictures"), h("ul", {}, answer.nearest.map((one) =>
     h("li", { title: one.name }, h("img", { src: one.picture, alt: `an example of ${one.name}` }), one.name))));
 }
 

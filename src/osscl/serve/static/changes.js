@@ -17,7 +17,7 @@ export function showChanges(content) {
     made.changes.length ? [h("h2", {}, "Pictures that are answered differently"), made.changed > made.changes.length ? h("p", { class: "muted" }, `The first ${made.changes.length} of ${made.changed}.`) : null,
       h("ul", { class: "changes" }, made.changes.map((one) => h("li", {}, h("img", { src: pictureOf(one.id), alt: "", loading: "lazy" }),
         h("p", {}, h("span", { class: "muted" }, one.before ?? "unknown"), " → ", h("strong", {}, one.after ?? "unknown")))))] : null,
-    h("p", { class: "muted after" }, "Not what you wanted? ", h("a", { href: "#learned" }, "Go back to the model before.")));
+    h("p", { class: "muted after" }, "Not what you wanted? ", h("a", { href: "#learned" }, "Go back to the previous model.")));
 }
 
 function figure(name, value, about) {

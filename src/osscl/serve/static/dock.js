@@ -46,7 +46,7 @@ function endedBar(teaching) {
   if (teaching.state === "stopped") return [h("p", { class: "grow" }, "Stopped; the agent is as it was."), dismiss];
   const made = teaching.result;
   const learned = made.new_classes.length ? `New: ${made.new_classes.join(", ")}. ` : "";
-  const changed = made.pile ? `${made.changed} of ${count(made.pile, "picture")} in the pile changed their answer.` : "";
+  const changed = made.pile ? `${made.changed} of ${count(made.pile, "picture")} in the pile are answered differently.` : "";
   return [h("p", { class: "grow" }, h("strong", {}, "Taught. "), learned, changed), dismiss,
     location.hash === "#changes" ? null : h("a", { class: "button", href: "#changes" }, "What changed")].filter(Boolean);
 }

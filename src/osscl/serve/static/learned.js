@@ -78,8 +78,8 @@ function history(steps) {
 function earlier(models) {
   if (!models.length) return h("p", { class: "muted after" }, "Every step and every change keeps the model before; you can go back to it here.");
   return h("div", {}, h("h2", {}, "Earlier models"), h("div", { class: "card" }, h("table", { class: "cards" },
-    h("thead", {}, h("tr", {}, ["After step", "Which brought", "Classes", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "Action"))))),
-    h("tbody", {}, [...models].reverse().map((one) => h("tr", {}, cell("After step", String(one.steps), false), cell("Which brought", one.what, false),
+    h("thead", {}, h("tr", {}, ["After step", "Added", "Classes", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "Action"))))),
+    h("tbody", {}, [...models].reverse().map((one) => h("tr", {}, cell("After step", String(one.steps), false), cell("Added", one.what, false),
       cell("Classes", one.classes.join(", "), false), h("td", {}, h("button", { "aria-label": `Go back to step ${one.steps}: ${one.what}`, onclick: (event) => goBack(one, event.target) }, "Go back"))))))));
 }
 
@@ -109,7 +109,7 @@ async function showTest(place, isShown) {
     figure("Right", made ? percent(made.agent) : "—", made ? `of ${count(made.n, "picture")} of learned classes; the baseline, class means, has ${percent(made.class_means)}` : "no picture of a learned class"),
     figure("Others that look known", test.others ? percent(test.others_known_percent) : "—", test.others ? `${count(test.others, "picture")} of classes that were not taught` : "no pictures of other classes"),
     figure("AUROC", test.auroc === null ? "—" : test.auroc.toFixed(3), "how well known and unknown are told apart: 1 is perfect, 0.5 is chance")));
-  if (test.learned_pictures) fill(place, h("p", { class: "note" }, `${count(test.learned_pictures, "test picture was", "test pictures were")} also used for teaching, so these numbers flatter.`));
+  if (test.learned_pictures) fill(place, h("p", { class: "note" }, `${count(test.learned_pictures, "test picture was", "test pictures were")} also used for teaching, so these numbers are optimistic.`));
   fill(place, confusion(test));
 }
 
