@@ -116,7 +116,8 @@ def test_an_ablation_is_not_called_a_competitor(ursl, named):
 
 def test_what_was_found_is_one_sentence(ursl, named):
     first, *more = sentences(only_chapter(ursl, named(ursl, "dm"), named(ursl, "ursl-plus")))
-    assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first and len(more) == 2
+    assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first
+    assert len(more) == 3 and more[0] == "URSL runs with our optimisers, projector and head."
 
 
 def test_an_interval_that_includes_zero_is_mentioned(ursl, named, at_seed):

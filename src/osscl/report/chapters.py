@@ -230,11 +230,24 @@ def conclusion(chapter: Chapter) -> list[str]:
     if subject.published:
         theirs = f"{subject.published[0]:.1f}{SPACE}±{SPACE}{subject.published[1]:.1f}{SPACE}%"
         said += f"; the paper reports {theirs} for {_called(subject)}"
+        more += _printed_rates(chapter)
     for one in chapter.highlighted[1:]:
         sure = _interval(one, subject)
         words = f"{_called(one)} ends at {one.result} ({one.n}), {_gap(one, subject)} {_called(subject)}"
-        more.append(f"{words}{f'; this difference {sure}' if sure else ''}.")
+        beyond = (
+            ", and keeps more of past data than the memory holds" if one.configuration == "ursl-plus-unlimited" else ""
+        )
+        more.append(f"{words}{beyond}{f'; this difference {sure}' if sure else ''}.")
     return [f"{said}.", *more, *_cautions(chapter)]
+
+
+def _printed_rates(chapter: Chapter) -> list[str]:
+    """Whose recipe the subject is, where the paper's number stands beside it."""
+    if chapter.subject.configuration != "ursl":
+        return []
+    printed = [entry for entry in chapter.entries if entry.configuration == "ursl-as-printed"]
+    ends = "".join(f"; with the rates that the paper prints it ends at {one.result} ({one.n})" for one in printed)
+    return [f"URSL runs with our optimisers, projector and head{ends}."]
 
 
 def _cautions(chapter: Chapter) -> list[str]:

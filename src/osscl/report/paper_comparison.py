@@ -132,10 +132,19 @@ MAIN_COLUMNS = (
 
 
 def main_results(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> ResultTable:
-    """One row per cell; what is not recorded is missing."""
+    """A row per cell that has a number of ours or of the paper; the others are listed below the table."""
     found = outcomes(table, records, schedule, seeds)
-    rows = [_main_row(one) for one in found]
-    return ResultTable(table.heading, MAIN_COLUMNS, rows, table_notes(table, found, records, schedule, seeds))
+    rows = {one.cell: _main_row(one) for one in found}
+    shown = [row for row in rows.values() if row[2] is not None or row[3] is not None]
+    missing: dict[str, list[str]] = {}
+    for cell, row in rows.items():
+        if row not in shown:
+            missing.setdefault(cell.column, []).append(cell.row)
+    notes = table_notes(table, found, records, schedule, seeds)
+    if missing:
+        words = "; ".join(f"{method} ({', '.join(settings)})" for method, settings in missing.items())
+        notes = (*notes, f"Not run yet: {words}.")
+    return ResultTable(table.heading, MAIN_COLUMNS, shown, notes)
 
 
 def _main_row(one: Outcome) -> Row:
