@@ -67,8 +67,15 @@ class RunSpec:
         return self._id_with(self.seed)
 
     def _id_with(self, seed: int) -> str:
-        name, before, after = self._id_parts
-        return f"{name}-s{seed}-{text_id(f'{before}{seed}{after}')}"
+        if seed not in self._ids:
+            name, before, after = self._id_parts
+            self._ids[seed] = f"{name}-s{seed}-{text_id(f'{before}{seed}{after}')}"
+        return self._ids[seed]
+
+    @functools.cached_property
+    def _ids(self) -> dict[int, str]:
+        """Ids that were asked for, by seed: a page looks up each of them several times."""
+        return {}
 
     @functools.cached_property
     def _id_parts(self) -> tuple[str, str, str]:
