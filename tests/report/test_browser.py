@@ -205,7 +205,9 @@ def test_an_ablation_is_a_difference_from_the_full_method_with_its_interval(brow
 def test_pinned_rows_are_compared_by_seed(browser, pages):
     browser.open(pages["demo"], *DESKTOP)
     assert browser.evaluate("document.querySelectorAll('#compare table').length") == 0
-    pin(browser, "ursl-plus-unlimited", "labels-only")
+    pin(browser, "ursl-plus-unlimited")
+    assert "Pin another row" in browser.evaluate("document.getElementById('compare').textContent")
+    pin(browser, "labels-only")
     cells = browser.evaluate("[...document.querySelectorAll('#compare tbody tr > *')].map(cell => cell.textContent)")
     runs, _ = read_records(RESULTS / "demo")
     names = ("ursl-plus-unlimited", "labels-only")

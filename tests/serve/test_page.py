@@ -152,6 +152,9 @@ def test_the_page_works_by_keyboard_alone(open_page):
 def test_no_serious_accessibility_problem_is_found(open_page, rooms, photos, screen, scheme, address):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(screen, scheme)
+    page.locator(".next").wait_for()
+    found = axe.run(page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
     page.set_input_files("#files", [photos / "test" / "fish" / "000.jpg", photos / "test" / "umbrella" / "000.jpg"])
     page.locator(".answer .bars").nth(1).wait_for()
     waits = {

@@ -43,6 +43,33 @@ def test_a_pile_is_shown_before_it_is_grouped(client, held):
     assert "Group 1" in {one["name"] for one in sorted_pile(client)["sections"]}
 
 
+def test_a_pile_is_shown_while_it_is_read(agent, photos, monkeypatch):
+    from osscl.agent.photos import PhotoLearner
+    from osscl.serve import folder
+    from osscl.serve.rooms import Rooms
+
+    go_on, parts = threading.Event(), []
+
+    def embed(learner, files, *more, do=PhotoLearner.embed):
+        parts.append(len(files))
+        assert len(parts) < 3 or go_on.wait(60)
+        return do(learner, files, *more)
+
+    monkeypatch.setattr(folder, "FIRST_PART", 10)
+    monkeypatch.setattr(PhotoLearner, "embed", embed)
+    made = Rooms(agent, photos / "pile", None, "cpu")
+    try:
+        shown = wait_for(lambda: (lambda pile: pile if pile.pictures == 30 else None)(made.pile_state()))
+        assert shown.state == "reading" and (shown.done, shown.of) == (30, 82) and not shown.is_grouped
+        assert sum(one.count for one in shown.sections) == 30
+        go_on.set()
+        ready = wait_for(lambda: (lambda pile: pile if pile.state == "ready" else None)(made.pile_state()))
+        assert ready.pictures == sum(one.count for one in ready.sections) == 82 and parts == [10, 20, 40, 12]
+    finally:
+        go_on.set()
+        made.close()
+
+
 def test_a_pile_that_another_model_sorted_is_shown_at_once(client, agent, photos, held):
     from osscl.agent.classifier import ContinualClassifier
     from osscl.serve.rooms import Rooms

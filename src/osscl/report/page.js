@@ -174,7 +174,11 @@ const SECTIONS = {
   },
   ablations(box) {
     const rows = chapter().rows.filter(one => one.base);
-    if (!rows.length) return box.replaceChildren(note("No ablation of a method in this setting is recorded."));
+    if (!rows.length) {
+      const others = data.chapters.filter(one => one.rows.some(each => each.base)).map(one => `${one.label} (${one.schedule})`);
+      return box.replaceChildren(note("No ablation of a method in this setting is recorded."
+        + (others.length ? ` There are some for ${others.join("; ")}.` : "")));
+    }
     const found = rows.map(one => ({ one, full: row(one.base), gap: paired(one, row(one.base), "final") }));
     const items = found.map(({ one, full, gap }) => ({
       name: `${full.name} ${one.changed}`, value: gap.mean, low: gap.low, high: gap.high, colour: colour(one),
@@ -255,7 +259,8 @@ function comparePins() {
   const [first, ...others] = here, left = view.pins.length - here.length;
   const skipped = left ? [note(`${left === 1 ? "One pinned row is" : `${left} pinned rows are`} of another schedule and `
     + "not compared: schedules never share a figure or a table.")] : [];
-  if (!others.length) return box.replaceChildren(...skipped);
+  const alone = here.length === 1 && !left ? [note(`Pin another row to see its difference from ${first.one.name}.`)] : [];
+  if (!others.length) return box.replaceChildren(...alone, ...skipped);
   const across = here.some(({ where }) => where !== first.where);
   const name = one => (across ? `${here.indexOf(one) + 1}: ${one.one.name}` : one.one.name);
   const cells = others.map(other => {

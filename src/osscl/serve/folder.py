@@ -16,6 +16,7 @@ from osscl.errors import DamagedFile, DataError, UserError
 from osscl.storage import read_sealed, write_sealed
 
 FORMAT = 1
+FIRST_PART = 64  # new pictures that are read before anything is shown
 
 
 @dataclass(frozen=True)
@@ -83,27 +84,41 @@ def read_folder(
     progress: ReadProgress = silent,
     *,
     labeled: bool = False,
-    known_first: Callable[[FolderContents], None] | None = None,
+    as_read: Callable[[FolderContents], None] | None = None,
 ) -> FolderContents:
     """Embed the pictures below a folder; what is known about each file is kept in the file `index`.
 
     With `labeled`, only pictures that are directly in a folder of the root count, as `--labeled` reads them.
-    `known_first` is called with the pictures that were read before, while new ones wait.
+    `as_read` is called with what has been read before each part of the new pictures; there may be none.
     """
     known = _read_index(index, learner.store.content_hash)
     listed = dict(_listed(root, labeled=labeled))
     entries = {file: known[file] for file in listed if file in known and known[file][:2] == listed[file]}
-    if known_first is not None:
-        known_first(_contents(root, learner, listed, entries))
     new = [file for file in listed if file not in entries]
-    made = learner.embed([root / file for file in new], progress)
-    for i, row in zip(made.indices.tolist(), made.rows.tolist(), strict=True):
-        entries[new[i]] = (*listed[new[i]], learner.store.key(row).hex(), "")
-    for one in made.skipped:
-        entries[new[one.index]] = (*listed[new[one.index]], "", one.reason)
-    if entries != known:
-        _write_index(index, learner.store.content_hash, entries)
+    for start, part in _growing(new) if as_read is not None else [(0, new)]:
+        if as_read is not None:
+            as_read(_contents(root, learner, listed, entries))
+        made = learner.embed([root / file for file in part], _shifted(progress, start, len(new)))
+        for i, row in zip(made.indices.tolist(), made.rows.tolist(), strict=True):
+            entries[part[i]] = (*listed[part[i]], learner.store.key(row).hex(), "")
+        for one in made.skipped:
+            entries[part[one.index]] = (*listed[part[one.index]], "", one.reason)
+        if entries != known:
+            _write_index(index, learner.store.content_hash, entries)
     return _contents(root, learner, listed, entries)
+
+
+def _shifted(progress: ReadProgress, start: int, of: int) -> ReadProgress:
+    """The progress of a part in that of the whole."""
+    return lambda done, _: progress(start + done, of)
+
+
+def _growing(files: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Parts of a list with their starts, each twice as long as the one before: the first ones are read soon."""
+    start, size = 0, FIRST_PART
+    while start < len(files):
+        yield start, files[start : start + size]
+        start, size = start + size, 2 * size
 
 
 Entry = tuple[int, int, str, str]  # size, time of the last change in ns, key, problem

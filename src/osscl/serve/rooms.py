@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from osscl.serve.desk import OWN, Desk
 from osscl.serve.folder import FolderContents, read_folder, unchanged_content
 from osscl.serve.labels import LabelBook, label_pile
 from osscl.serve.teaching import Teaching
-from osscl.serve.views import SortedPile, newest_sorted, sorted_pile, tested_folder
+from osscl.serve.views import SortedPile, judged_pile, newest_sorted, sorted_pile, tested_folder
 from osscl.storage import atomic_write
 from osscl.text import printable
 
@@ -107,25 +108,32 @@ class Rooms:
 
     def _sort_pile(self, reports: WorkReports[Pile]) -> Pile:
         assert self.pile_folder is not None
-        agent, is_first = self.desk.agent(), self.pile.last is None
+        agent, judged = self.desk.agent(), None
 
-        def show_earlier(contents: FolderContents) -> None:
-            """As an earlier model sorted it, so that the page opens at once."""
-            if is_first and len(contents) and (earlier := newest_sorted(self.own)) is not None:
-                reports.show((contents, earlier.among(contents)))
-
-        reading = reports.phase("reading")
-        contents = read_folder(
-            self.pile_folder, self.own / "pile.json", agent.learner, reading, known_first=show_earlier
-        )
-        if not len(contents):
-            raise DataError(f"{self.pile_folder} contains no readable pictures")
-
-        def show(part: SortedPile) -> None:
+        def show_part(contents: FolderContents, part: SortedPile) -> None:
             if self.pile.last is None or not self.pile.last[1].is_grouped:
                 reports.show((contents, part))
 
-        return contents, sorted_pile(self.own, agent, contents, reports.phase("sorting"), show)
+        def show_earlier(contents: FolderContents) -> bool:
+            """As an earlier model sorted it."""
+            earlier = newest_sorted(self.own) if self.pile.last is None else None
+            found = None if earlier is None else earlier.among(contents)
+            if found:
+                reports.show((contents, found))
+            return self.pile.last is not None and self.pile.last[1].is_grouped
+
+        def show_early(contents: FolderContents) -> None:
+            nonlocal judged
+            if len(contents) and not show_earlier(contents):
+                judged = judged_pile(agent, contents, judged, show=partial(show_part, contents))
+
+        index, reading = self.own / "pile.json", reports.phase("reading")
+        contents = read_folder(self.pile_folder, index, agent.learner, reading, as_read=show_early)
+        if not len(contents):
+            raise DataError(f"{self.pile_folder} contains no readable pictures")
+        show_earlier(contents)
+        show = partial(show_part, contents)
+        return contents, sorted_pile(self.own, agent, contents, reports.phase("sorting"), show, judged)
 
     def pile_state(self) -> PileState:
         if self.pile_folder is None:

@@ -53,10 +53,18 @@ class SortedPile:
         parts = {name: getattr(self, name)[rows] for name in ("label", "probability", "score", "known", "group")}
         return replace(self, keys=keys, **parts)
 
+    @property
+    def ungrouped(self) -> "SortedPile":
+        """With all unknown pictures in one group."""
+        return replace(self, group=torch.where(self.known, -1, 0), is_grouped=False)
+
     def among(self, contents: FolderContents) -> "SortedPile":
         """Without pictures that are no longer there."""
         there = [row for row, key in enumerate(self.keys) if key in contents.places]
         return self.of_rows(torch.tensor(there, dtype=torch.long))
+
+    def __len__(self) -> int:
+        return len(self.keys)
 
     def answer(self, row: int) -> str | None:
         """The class of a picture; None if it looks unknown."""
@@ -93,8 +101,9 @@ def sorted_pile(
     contents: FolderContents,
     progress: ReadProgress = silent,
     show: Callable[[SortedPile], None] = _ignored,
+    judged: SortedPile | None = None,
 ) -> SortedPile:
-    """The sorted pile; what this model has said about pictures before is read from the agent's folder.
+    """The sorted pile; what this model has said about pictures before is in the agent's folder, or in `judged`.
 
     `show` is called with the pictures judged so far, which are grouped at the end.
     """
@@ -102,19 +111,31 @@ def sorted_pile(
     saved = read_sorted(file)
     if saved is not None and saved.keys == contents.keys:
         return saved
-    made = SortedPile.unsorted(agent, contents.keys)
-    left = _copy_judged(saved, made)
-    for rows in left.split(ROWS):
-        _judge(agent.model, contents.found, rows, made)
-        done = int(rows[-1]) + 1
-        progress(done, len(made.keys))
-        if len(left) == len(made.keys):
-            part = made.of_rows(torch.arange(done))
-            show(replace(part, group=torch.where(part.known, -1, 0), is_grouped=False))
-    made.group[:] = group_unknown(agent.model, contents.found, made.known)
+    made = judged_pile(agent, contents, saved or judged, progress, show)
+    made = replace(made, group=group_unknown(agent.model, contents.found, made.known), is_grouped=True)
     write_state(file, _state(made))
     _keep_few(own, "pile-*.safetensors")
     return made
+
+
+def judged_pile(
+    agent: LoadedAgent,
+    contents: FolderContents,
+    judged: SortedPile | None,
+    progress: ReadProgress = silent,
+    show: Callable[[SortedPile], None] = _ignored,
+) -> SortedPile:
+    """What the model says about each picture, without groups; pictures that were judged are not judged again."""
+    made = SortedPile.unsorted(agent, contents.keys)
+    left = _copy_judged(judged, made)
+    is_done = torch.ones(len(made.keys), dtype=torch.bool)
+    is_done[left] = False
+    for rows in left.split(ROWS):
+        _judge(agent.model, contents.found, rows, made)
+        is_done[rows] = True
+        progress(int(is_done.sum()), len(made.keys))
+        show(made.of_rows(is_done.nonzero().squeeze(1)).ungrouped)
+    return made.ungrouped
 
 
 def _copy_judged(saved: SortedPile | None, made: SortedPile) -> Tensor:
