@@ -1,7 +1,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
+LOCK := locks/linux-x86_64-py311.txt
 
-.PHONY: demo test types complete docs torture wheel clean
+.PHONY: demo test types complete docs torture lock locked audit wheel clean
 
 demo: .venv/installed
 	$(BIN)/osscl demo
@@ -24,6 +25,24 @@ docs: .venv/docs
 # Kills, flipped bits, hostile files and failing writes; see docs/reliability.md. Options: make torture SECONDS=120 SEED=7
 torture: .venv/complete
 	PYTHONPATH=tests $(BIN)/python -m torture --seconds $(or $(SECONDS),7200) --seed $(or $(SEED),0)
+
+# Write the versions installed here, with the hashes of their files, for this platform; torch apart, see docs/security.md.
+lock: .venv/complete
+	mkdir -p build
+	$(BIN)/pip list --format=freeze | grep -viE '^(osscl|torch|pip)==' > build/pinned.txt
+	$(BIN)/pip install --quiet --dry-run --ignore-installed --no-deps --report build/report.json -r build/pinned.txt
+	$(BIN)/python locks/write_lock.py build/report.json $(LOCK)
+
+# Fetch every locked file and compare its hash; installs nothing.
+locked: .venv/bin/python
+	$(BIN)/pip install --quiet --dry-run --ignore-installed --no-deps --require-hashes -r $(LOCK)
+
+# Known vulnerabilities of the locked versions; asks a service on the network, and fails where it does not answer.
+audit:
+	$(PYTHON) -m venv build-env
+	build-env/bin/pip install --quiet pip-audit
+	build-env/bin/pip-audit --strict --disable-pip --require-hashes --requirement $(LOCK)
+	rm -rf build-env
 
 # Build a wheel, install it in an empty environment and run the smallest demo there.
 wheel: .venv/tested

@@ -114,6 +114,26 @@ def test_a_truncated_file_is_named(tmp_path: Path, share: float):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("more", [-1, 1, 300])
+def test_an_array_with_too_few_or_too_many_bytes_is_refused(tmp_path: Path, protocol: int, more: int):
+    """More bytes than the array has would shift its values: Python's own reader refuses them, too."""
+    array = np.arange(600, dtype=np.uint8).reshape(2, 300)
+    reconstruct, arguments, state = array.__reduce__()
+
+    class Odd:
+        def __reduce__(self) -> Any:
+            raw = state[4] + bytes(more) if more > 0 else state[4][:more]
+            return reconstruct, arguments, (*state[:4], raw)
+
+    path = tmp_path / "batch"
+    path.write_bytes(pickle.dumps({b"data": Odd()}, protocol))
+    with pytest.raises(ValueError, match="buffer size does not match"):
+        pickle.loads(path.read_bytes())
+    with pytest.raises(DataError, match="too few or too many bytes"):
+        read_pickle(path)
+
+
 def test_a_pickle_of_something_else_is_refused(tmp_path: Path):
     path = tmp_path / "batch"
     path.write_bytes(pickle.dumps([1, 2]))

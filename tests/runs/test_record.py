@@ -147,3 +147,13 @@ def test_a_recorded_stream_is_what_its_spec_makes_today(seed):
     for step, rows in zip(record.steps, stream.steps, strict=True):
         first = {(names[int(k)], int(row)) for k, row in zip(rows.sources[:8], rows.unlabeled[:8], strict=True)}
         assert first <= {*step.gate.let_in, *step.gate.kept_out}  # the first eight of each kind
+
+
+def test_a_refusal_stays_short_however_long_a_value_is(tmp_path):
+    data = record_to_plain(read_record(KEPT[0]))
+    data["spec"]["schedule"] |= {"name": "a" * 5000}
+    file = tmp_path / "record.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(DataError) as error:
+        read_record(file)
+    assert len(str(error.value)) < 1000

@@ -34,11 +34,11 @@ def interrupted(attack: Attack, name: str, base: Baseline, numbers: tuple[int, .
                 time.sleep(attack.rng.uniform(0, seconds))
                 process.send(attack.rng.choice(numbers))
                 code, log = process.finish()
-                done += 1
                 if "Traceback" in log or code not in STOPPED:
-                    return "traceback", f"{name} {code}: {log}", done
-                if code == 0:
+                    return "traceback", f"{name} {code}: {log}", done + 1
+                if code == 0:  # it had ended before
                     break
+                done += 1
             outcome, detail = resumes(place, words)
             if outcome != "survived":
                 return outcome, f"{name}: {detail}", done
@@ -53,9 +53,10 @@ def at_random_moments(attack: Attack, bases: dict[str, Baseline], numbers: tuple
         name = names[0]
         names = [*names[1:], name]
         outcome, detail, times = interrupted(attack, name, bases[name], numbers)
-        if times > 1:
-            attack.ledger.add(f"{title}, {name}", "survived", times=times - 1)
-        attack.ledger.add(f"{title}, {name}", outcome, detail)
+        if outcome != "survived":
+            attack.ledger.add(f"{title}, {name}", outcome, detail)
+        elif times:
+            attack.ledger.add(f"{title}, {name}", outcome, times=times)
         done += times
 
 

@@ -131,9 +131,7 @@ def kills_of_server(attack: Attack) -> None:
                 outcome, detail = _killed(attack, place, expected, kind, times, seconds)
             finally:
                 kill_teachers(place / "agent")
-            if times > 1:
-                attack.ledger.add(f"serve while it teaches, {kind}", "survived", times=times - 1)
-            attack.ledger.add(f"serve while it teaches, {kind}", outcome, detail)
+            attack.ledger.add(f"serve while it teaches, {kind}", outcome, detail, times if outcome == "survived" else 1)
             done += times
 
 

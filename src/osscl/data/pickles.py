@@ -4,6 +4,7 @@ A pickle is a program: it can name any function to call, and the nine bytes of o
 2^31 make Python's own reader allocate gigabytes. Here each instruction is looked up in a table and can only build plain
 values; the functions named by arrays are replaced by our own, all others are refused."""
 
+import math
 import pickletools
 from collections.abc import Callable
 from pathlib import Path
@@ -56,10 +57,14 @@ def _text(value: Any, longest: int = 100) -> str:
 
 
 def _filled(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> np.ndarray[Any, Any]:
-    """An array over bytes; NumPy checks that they are enough, and without them would allocate memory of any size."""
+    """An array over bytes, which must be as many as it has; without them NumPy would allocate memory of any size."""
     kind = dtype.numbers()
     if not isinstance(raw, bytes | bytearray):
         raise TypeError("expected the bytes of an array")
+    if not all(type(size) is int and size >= 0 for size in shape):  # a product with a text would be a long one
+        raise TypeError("expected the shape of an array")
+    if len(raw) != kind.itemsize * math.prod(shape):
+        raise ValueError("an array with too few or too many bytes")
     return np.ndarray(shape, kind, raw, order=order)
 
 

@@ -25,6 +25,7 @@ from osscl.storage import write_text
 FORMAT = "osscl record 1"
 BINS = 50  # of the score histograms, over [-1, 1]
 ROUNDING = 1e-3  # of accuracies in %, which are means in single precision
+LONGEST_REASON = 500  # letters of what is wrong with a record, which may quote values of any length
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def read_record(path: Path | str, config: type | None = None) -> RunRecord:
     except OSError as error:
         raise DataError(f"{path} cannot be read as a record: {error.strerror}") from None
     except (UserError, ValueError, AttributeError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read as a record: {error}") from None
+        raise DataError(f"{path} cannot be read as a record: {str(error)[:LONGEST_REASON]}") from None
 
 
 def flaw_of(record: RunRecord) -> str:
