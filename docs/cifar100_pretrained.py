@@ -57,9 +57,7 @@ def learn(learner: PhotoLearner, stream: Stream, unlabeled: int, foreign: Tensor
         tests = torch.cat((tests, image_rows(learner.embed(test.images))))
         truth += named(test.labels, names)
         model = learner.model(names)
-        print(
-            f"step {t + 1}: {percentages(model, tests, truth)}, {outcome.seconds:.1f} s without embedding", flush=True
-        )
+        print(f"step {t + 1}: {percentages(model, tests, truth)}, {outcome.seconds:.1f} s to learn", flush=True)
     report_unknown(model, tests, image_rows(learner.embed(foreign)))
     print(f"{time.monotonic() - started:.0f} s in all, {unlabeled} unlabelled images a step")
     print(learner.choice())

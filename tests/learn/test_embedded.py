@@ -17,6 +17,8 @@ from osscl.learn.embedded import (
     left_out_distances,
     split_layers,
     summarise,
+    try_candidates,
+    without_noise,
 )
 
 BASELINES = MEANS, DISCRIMINANTS
@@ -115,6 +117,47 @@ def test_the_average_is_right_about_as_often_as_the_better_baseline_or_more():
         right = [float((head.logits(test, way).argmax(1) == truth).float().mean()) for way in (None, *BASELINES)]
         better.append(right[0] - max(right[1:]))
     assert sum(better) / len(better) > 0
+
+
+def test_a_class_with_few_rows_is_not_lost_beside_a_large_one():
+    """The mean of two rows is off, which makes everything seem far from it; the distance is corrected for that."""
+    found: dict[str, list[float]] = {"discriminants": [], "corrected": []}
+    for seed in range(6):
+        x, y = drawn(40, seed, spread=1.2)
+        few = torch.cat([(y == c).nonzero().squeeze(1)[: 40 if c == 0 else 2] for c in range(len(NAMES))])
+        sums = summarise(x[few], y[few], NAMES, WIDTHS)
+        spreads = [Spread.of(scatter, sums.degrees) for scatter in sums.scatters]
+        test, truth = drawn(50, 100 + seed, spread=1.2)
+        small = truth > 0
+        plain = distances(split_layers(test, WIDTHS)[0], sums.means[0], spreads[0], 0.9)
+        less = without_noise(plain, sums.counts, spreads[0], 0.9)
+        for name, apart in (("discriminants", plain), ("corrected", less)):
+            found[name].append(float((apart.argmin(1) == truth)[small].float().mean()))
+    assert sum(found["corrected"]) > sum(found["discriminants"]) + 0.3
+
+
+def test_noise_in_a_mean_adds_to_distances_what_is_taken_away():
+    x, y = drawn(400, 0)
+    sums = summarise(x, y, NAMES, WIDTHS)
+    spread, rows = Spread.of(sums.scatters[0], sums.degrees), split_layers(x, WIDTHS)[0]
+    exact, rough = [], []
+    for own in (rows[y == c] for c in range(len(NAMES))):
+        exact.append(distances(own, own.mean(0, keepdim=True), spread, 0.9).mean())
+        pairs = (own[[i, -i - 1]].mean(0, keepdim=True) for i in range(100))
+        rough += [distances(own, pair, spread, 0.9).mean() for pair in pairs]
+    wanted, apart = torch.stack(exact).mean(), torch.stack(rough)
+    corrected = without_noise(apart[:, None], torch.tensor([2.0]), spread, 0.9).mean()
+    assert abs(float(corrected - wanted)) < 0.1 * float(apart.mean() - wanted)
+
+
+def test_in_trials_small_classes_count_as_much_as_large_ones():
+    logits = torch.tensor([[2.0, 0.0]] * 8 + [[2.0, 0.0]] * 2)
+    y = torch.tensor([0] * 8 + [1] * 2)
+    way = candidates(1)[0]
+    sharp = try_candidates({way: logits}, y).loss[0]
+    even = try_candidates({way: torch.tensor([[2.0, 0.0], [2.0, 0.0]])}, torch.tensor([0, 1]))
+    assert int(sharp.argmin()) == 0 == int(even.loss[0].argmin())  # half of the classes are wrong: trust nothing
+    assert int(try_candidates({way: logits[:8]}, y[:8]).loss[0].argmin()) > 5
 
 
 def test_trials_of_an_earlier_step_count_without_its_rows():

@@ -110,6 +110,14 @@ def test_one_class_of_one_image_rejects_nothing():
     assert not model.rejects(drawn(kinds(0, 10, 2), 5)).any()
 
 
+def test_one_class_without_a_pile_is_compared_with_nothing_else():
+    x, y = drawn(torch.zeros(30, dtype=torch.long), 0), torch.zeros(30, dtype=torch.long)
+    head = fit_embedding_head(summarise(x, y, ["0"], WIDTHS), x, y)
+    model = fit_unknown(head, summarise_pile([], WIDTHS), x, y)
+    own, other = drawn(torch.zeros(100, dtype=torch.long), 5), drawn(kinds(1, 10, 5), 6)
+    assert float(model.rejects(own).float().mean()) < 0.2 and float(model.rejects(other).float().mean()) > 0.8
+
+
 def test_calibration_and_world_survive_storing_renaming_and_removal():
     model = fitted(pile=drawn(kinds(0, 8, 3), 1))
     again = PileSums.from_state(model.world.state())

@@ -143,6 +143,7 @@ class KnownShare(nn.Module):
             self.register_buffer(f"within{i}", within.float())
             self.register_buffer(f"to_means{i}", (means @ within).T)
             self.register_buffer(f"of_means{i}", ((means @ within) * means).sum(1))
+            self.register_buffer(f"noise{i}", head.spreads[i].noise(SHRUNK) / head.sums.counts.clamp(min=1))
         self.copies = Copies(unknown)
         self.tail = Tail(unknown.known_scores())
 
@@ -161,7 +162,7 @@ class KnownShare(nn.Module):
         far = plain / (1 - share * plain).clamp(min=1e-3) * (self.count / others) ** 2
         own = ((x @ self.get_buffer(f"within{i}").to(WIDE)) * x).sum(1, keepdim=True)
         near = own - 2 * x @ self.get_buffer(f"to_means{i}") + self.get_buffer(f"of_means{i}")
-        return far[:, None] - near.clamp(min=0)
+        return far[:, None] - (near.clamp(min=0) - self.get_buffer(f"noise{i}"))
 
 
 class Copies(nn.Module):

@@ -216,6 +216,10 @@ class Spread:
         floor = FLOOR / len(self.values)
         return 1 / ((1 - shrinkage) * self.values / degrees + shrinkage * level + floor)
 
+    def noise(self, shrinkage: float) -> float:
+        """The mean squared distance of a row from the true mean of its class."""
+        return float((self.values / max(self.degrees, 1.0) * self.weights(shrinkage)).sum())
+
 
 class LazySpreads(Sequence[Spread]):
     """The spreads of all layers, each decomposed when it is first used: that takes a second per layer."""
@@ -255,6 +259,19 @@ def left_out_distances(
     return torch.cat(found) if found else x.new_zeros(0, len(m))
 
 
+def without_noise(apart: Tensor, counts: Tensor, spread: Spread, shrinkage: float) -> Tensor:
+    """Squared distances (n, k) less what they owe to noise in the means: a mean of few rows is off, so all are far.
+
+    `counts` (k,) or (n, k) are the rows behind each mean.
+    """
+    return apart - spread.noise(shrinkage) / counts.clamp(min=1)
+
+
+def left_out_counts(counts: Tensor, targets: Tensor) -> Tensor:
+    """Rows behind each mean when a row of class `targets` (n,) is left out, (n, k)."""
+    return counts - F.one_hot(targets, len(counts))
+
+
 def _left_out_chunk(x: Tensor, own: Tensor, counts: Tensor, m: Tensor, spread: Spread, shrinkage: float) -> Tensor:
     n = counts[own]
     off = x - m[own]
@@ -277,7 +294,7 @@ def _left_out_chunk(x: Tensor, own: Tensor, counts: Tensor, m: Tensor, spread: S
 class Trials:
     """Results of candidates on labelled rows that were left out one by one, summed over steps."""
 
-    loss: Tensor  # (candidates, temperatures) summed cross entropy
+    loss: Tensor  # (candidates, temperatures) summed cross entropy, each class with the same weight
     right: Tensor  # (candidates,)
     rows: int
     averaged: float  # rows that the average of candidates had right
@@ -333,7 +350,7 @@ class EmbeddingHead:
         for voice in self.voices:
             scale = voice.weight * voice.temperature
             layer = voice.way.layer
-            w, b = linear_logits(self.sums.means[layer], self.spreads, layer, voice.way.shrinkage)
+            w, b = linear_logits(self.sums, self.spreads, voice.way)
             weights[layer] = weights.get(layer, 0) + scale * w
             biases = biases + scale * b
         return weights, biases
@@ -368,17 +385,17 @@ class EmbeddingHead:
         return f"average of {len(self.voices)}: {shown}" + ", ..." * (len(self.voices) > 3)
 
 
-def linear_logits(
-    means: Tensor, spreads: Sequence[Spread], layer: int, shrinkage: float | None
-) -> tuple[Tensor, Tensor]:
+def linear_logits(sums: ClassSums, spreads: Sequence[Spread], way: Candidate) -> tuple[Tensor, Tensor]:
     """Weights (k, d) and biases (k,) of class means or discriminants on one layer."""
-    if shrinkage is None:
-        weights = COSINE_SCALE * F.normalize(means.double(), dim=1)
+    means = sums.means[way.layer].double()
+    if way.shrinkage is None:
+        weights = COSINE_SCALE * F.normalize(means, dim=1)
         return weights, weights.new_zeros(len(weights))
-    vectors = spreads[layer].vectors
-    turned = means.double() @ vectors
-    scaled = turned * spreads[layer].weights(shrinkage)
-    return scaled @ vectors.T, -0.5 * (turned * scaled).sum(1)
+    spread = spreads[way.layer]
+    turned = means @ spread.vectors
+    scaled = turned * spread.weights(way.shrinkage)
+    lengths = without_noise((turned * scaled).sum(1), sums.counts, spread, way.shrinkage)
+    return scaled @ spread.vectors.T, -0.5 * lengths
 
 
 def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: Trials | None = None) -> EmbeddingHead:
@@ -403,27 +420,32 @@ def left_out_logits(
     """Logits (m, k) of every candidate for `tried_rows`, each left out."""
     picked = tried_rows(sums, targets)
     x, y = split_layers(rows[picked], sums.widths), targets[picked]
-    found = {}
+    others, found = left_out_counts(sums.counts, y), {}
     for way in candidates(len(x)):
         i = way.layer
         if way.shrinkage is None:
             found[way] = _left_out_cosines(x[i], y, sums.counts, sums.means[i])
         else:
             apart = left_out_distances(x[i], y, sums.counts, sums.means[i], spreads[i], way.shrinkage)
-            found[way] = -0.5 * apart
+            found[way] = -0.5 * without_noise(apart, others, spreads[i], way.shrinkage)
     return found
 
 
 def try_candidates(logits: Mapping[Candidate, Tensor], y: Tensor) -> Trials:
-    """How good candidates are on rows that were left out; `y` (m,) are their classes."""
-    loss = [torch.stack([_trial_loss(t * each, y) for t in TEMPERATURES]) for each in logits.values()]
+    """How good candidates are on rows that were left out; `y` (m,) are their classes.
+
+    Classes with few rows count as much as those with many: what suits only a large class would lose the small ones.
+    """
+    shares = 1 / y.bincount().clamp(min=1)[y].double()
+    shares = shares * (len(y) / shares.sum().clamp(min=1e-9))
+    loss = [torch.stack([_trial_loss(t * each, y, shares) for t in TEMPERATURES]) for each in logits.values()]
     right = torch.stack([(each.argmax(1) == y).sum() for each in logits.values()])
     return Trials(torch.stack(loss), right.float(), len(y), 0.0)
 
 
-def _trial_loss(logits: Tensor, y: Tensor) -> Tensor:
+def _trial_loss(logits: Tensor, y: Tensor, shares: Tensor) -> Tensor:
     smoothing = min(DOUBT / max(len(y), 1), 0.5) if logits.shape[1] > 1 else 0.0
-    return F.cross_entropy(logits, y, reduction="sum", label_smoothing=smoothing)
+    return (shares * F.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)).sum()
 
 
 def tried_rows(sums: ClassSums, targets: Tensor) -> Tensor:

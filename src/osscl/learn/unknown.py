@@ -17,11 +17,13 @@ from osscl.learn.embedded import (
     EmbeddingHead,
     candidates,
     distances,
+    left_out_counts,
     left_out_distances,
     packed,
     split_layers,
     tried_rows,
     unpacked,
+    without_noise,
 )
 from osscl.seeding import seeded
 
@@ -126,7 +128,7 @@ class Everything:
 
 
 def everything(sums: ClassSums, world: PileSums, layer: int) -> Everything:
-    """Labels and pile together; each row weighs the same."""
+    """Labels and pile together; each row weighs the same. One class alone is compared with nothing."""
     counts, means = sums.counts, sums.means[layer].double()
     total = float(counts.sum()) + world.count
     pile = world.means[layer].double()
@@ -134,7 +136,8 @@ def everything(sums: ClassSums, world: PileSums, layer: int) -> Everything:
     off, away = means - middle, pile - middle
     scatter = sums.scatters[layer].double() + world.scatters[layer].double()
     scatter = scatter + off.T @ (counts[:, None] * off) + world.count * torch.outer(away, away)
-    return Everything(middle, _inverse(scatter / max(total - 1, 1.0)), total)
+    inverse = _inverse(scatter / max(total - 1, 1.0))
+    return Everything(middle, inverse if world.count or len(counts) > 1 else torch.zeros_like(inverse), total)
 
 
 def _inverse(covariance: Tensor) -> Tensor:
@@ -276,7 +279,8 @@ class Unknown:
         x, copies = split_layers(rows, sums.widths), copies_in(self.world, marks_of(rows, sums.widths))
         parts = []
         for layer, all_rows in zip(self.layers, self.all_rows, strict=True):
-            near = distances(x[layer], sums.means[layer], self.head.spreads[layer], SHRUNK)
+            spread = self.head.spreads[layer]
+            near = without_noise(distances(x[layer], sums.means[layer], spread, SHRUNK), sums.counts, spread, SHRUNK)
             parts.append(far_from_everything(x[layer], all_rows, copies)[:, None] - near)
         best = torch.stack(parts).sum(0).max(1)
         return best.values, best.indices
@@ -320,10 +324,8 @@ def expected_scores(head: EmbeddingHead, all_rows: Everything, layer: int) -> Te
     """The score that a row of each class has on average by the two Gaussians, (k,)."""
     sums, within = head.sums, head.spreads[layer]
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
-    variances = within.values / max(within.degrees, 1.0)
     spread_around = (all_rows.inverse * sums.scatters[layer].double()).sum() / max(within.degrees, 1.0)
-    spread_within = (variances * within.weights(SHRUNK)).sum() * (1 + 1 / sums.counts)
-    return far_from_everything(means, all_rows, none) + spread_around - spread_within
+    return far_from_everything(means, all_rows, none) + spread_around - within.noise(SHRUNK)
 
 
 def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
@@ -343,9 +345,11 @@ def left_out_scores(
     """Scores of labelled rows, each left out, for the class that is nearest by these layers."""
     sums, picked = head.sums, tried_rows(head.sums, targets)
     x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
-    once = torch.ones(len(y), dtype=torch.float64)
+    once, others = torch.ones(len(y), dtype=torch.float64), left_out_counts(sums.counts, y)
     for layer, all_rows in enumerate(each):
-        near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], head.spreads[layer], SHRUNK)
+        spread = head.spreads[layer]
+        near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], spread, SHRUNK)
+        near = without_noise(near, others, spread, SHRUNK)
         parts.append(far_from_everything(x[layer], all_rows, once)[:, None] - near)
     nearest = torch.stack([parts[layer] for layer in layers]).sum(0).argmax(1)
     return Calibration(sums.names, torch.stack([p.gather(1, nearest[:, None])[:, 0] for p in parts], 1), nearest)
