@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from osscl.agent.evaluation import Evaluation
     from osscl.agent.store import LearnedStep
 
+WIDE = 120  # columns of a terminal that has room for the times of steps
 MOST_CONFUSIONS = 5  # pairs of classes in the table; JSON has all
 
 
@@ -76,7 +77,8 @@ def show_history(made: "ContinualClassifier") -> None:
 
     has_choices = any(step.choice is not None for step in made.history)
     columns = ("left-out %", "class means", "discriminants") if has_choices else ()
-    shown = new_table("step", "classes", "labelled", "unlabelled", "let in", *columns, "seconds", "date")
+    when = ("seconds", "date") if console().width >= WIDE else ()
+    shown = new_table("step", "classes", "labelled", "unlabelled", "look known", *columns, *when)
     for i, step in enumerate(made.history, start=1):
         let_in = DASH if step.let_in is None else str(step.let_in)
         choice = step.choice
@@ -84,7 +86,8 @@ def show_history(made: "ContinualClassifier") -> None:
         cells = [number(value) for value in accuracies] if has_choices else []
         seconds = "" if step.edit else f"{step.seconds:.0f}"
         counts = ("", "", "") if step.edit else (str(step.labeled), str(step.unlabeled), let_in)
-        shown.add_row(str(i), _classes_of(step), *counts, *cells, seconds, step.date[:16].replace("T", " "))
+        times = (seconds, step.date[:16].replace("T", " ")) if when else ()
+        shown.add_row(str(i), _classes_of(step), *counts, *cells, *times)
     console().print(shown)
     typer.echo(_settings_line(made))
     for warning in warnings_about(made):
