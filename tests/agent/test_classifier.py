@@ -328,7 +328,7 @@ def test_an_interrupted_step_resumes_to_the_same_bits(steps, more_zeros, tmp_pat
 
 def test_other_images_do_not_replace_an_interrupted_step(steps, tmp_path):
     again = interrupted(tmp_path, agent(), steps[0])
-    with pytest.raises(UserError, match="give its images again to resume it, or move its checkpoint away"):
+    with pytest.raises(UserError, match="pass its images again to resume it, or delete its checkpoint"):
         again.fit(*steps[1])
     agent().fit(*steps[0]).save(tmp_path / "other")
     again = interrupted(tmp_path / "other", load(tmp_path / "other"), steps[1])
@@ -425,7 +425,7 @@ def test_a_finished_step_outranks_its_checkpoint(steps, tmp_path):
 
 def test_a_damaged_checkpoint_is_reported_and_kept(steps, tmp_path):
     (tmp_path / "checkpoint.safetensors").write_bytes(b"cut")
-    with pytest.raises(DataError, match=r"checkpoint\.safetensors is damaged: move it away"):
+    with pytest.raises(DataError, match=r"checkpoint\.safetensors is damaged: delete or rename it"):
         load(tmp_path)
     agent().fit(*steps[0]).save(tmp_path)
     made = load(tmp_path)
@@ -519,7 +519,7 @@ def test_another_agent_is_never_overwritten(steps, tmp_path):
     agent().fit(*steps[0]).save(tmp_path)
     before = (tmp_path / "model.safetensors").read_bytes()
     for other, step in ((agent(), steps[1]), (agent(seed=1), steps[0])):
-        with pytest.raises(UserError, match="holds another agent, or one that has learned more"):
+        with pytest.raises(UserError, match="belongs to another agent, or to a later state"):
             other.fit(*step).save(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == before
     slow = load(tmp_path)

@@ -112,8 +112,8 @@ def test_a_failed_export_leaves_nothing(made, tmp_path, monkeypatch):
         ("config.json", "{", "config.json cannot be read"),
         ("config.json", "[]", "was not written by `osscl export`"),
         ("config.json", '{"model_type": "vit"}', "was not written by `osscl export`"),
-        ("config.json", '{"model_type": "osscl-agent"}', "describes another agent"),
-        ("config.json", '{"model_type": "osscl-agent", "agent_id": []}', "describes another agent"),
+        ("config.json", '{"model_type": "osscl-agent"}', "does not describe the agent"),
+        ("config.json", '{"model_type": "osscl-agent", "agent_id": []}', "does not describe the agent"),
         ("model.safetensors", "no tensors", "is damaged"),
         ("model.safetensors", None, "no model in"),
         ("encoder/config.json", "{}", "cannot be used"),
@@ -142,7 +142,7 @@ def test_other_weights_in_the_folder_are_refused(hub):
     weights = load_file(hub / "encoder" / "model.safetensors")
     name = next(key for key in weights if key.endswith("weight"))
     save_file(weights | {name: weights[name] + 1}, hub / "encoder" / "model.safetensors", {"format": "pt"})
-    with pytest.raises(DataError, match="are not those that the agent was trained with"):
+    with pytest.raises(DataError, match="differ from those that the agent was trained with"):
         osscl.load(hub, "cpu")
 
 

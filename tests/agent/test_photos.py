@@ -158,9 +158,9 @@ def test_other_weights_are_refused(tmp_path, monkeypatch):
     assert difference(vars(again.predict_detailed(pile())), vars(made.predict_detailed(pile()))) is None
     assert difference(vars(osscl.load(tmp_path, "cpu").predict(pile())), vars(made.predict_detailed(pile()))) is None
     monkeypatch.setattr(photos, "load_encoder", lambda *_: Quarters("other"))
-    with pytest.raises(DataError, match="the weights of quarters are not those that the agent was trained with"):
+    with pytest.raises(DataError, match="the weights of quarters differ from those that the agent was trained with"):
         ContinualClassifier.load(tmp_path)
-    with pytest.raises(UserError, match="holds another agent"):
+    with pytest.raises(UserError, match="belongs to another agent"):
         ContinualClassifier(encoder=Quarters("other")).fit(*labeled(0, 1), pile()).save(tmp_path)
 
 
@@ -331,7 +331,7 @@ def test_few_or_odd_images_work(images, labels, unlabeled, memory):
     [
         ({"encoder": "eficientnet-lite0"}, "did you mean 'efficientnet-lite0'"),
         ({"encoder": "./nowhere"}, "is not a folder"),
-        ({"encoder": Quarters(), "method": "ursl"}, "for encoder='scratch' only"),
+        ({"encoder": Quarters(), "method": "ursl"}, "apply only to encoder='scratch'"),
         ({"encoder": Quarters(), "views": 9}, "views"),
         ({"encoder": Quarters(), "reject": 0.7}, "reject"),
         ({"encoder": Quarters(), "memory": -1}, "memory"),

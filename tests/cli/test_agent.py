@@ -151,7 +151,7 @@ def test_methods_without_a_known_score_show_accuracy_only(typed, folders):
     place = folders / "agent"
     typed("fit", place, "--labeled", folders / "week1", *GREY, "--method", "icarl")
     _, shown, _ = typed("inspect", place, "--on", folders / "test", *CPU)
-    assert "% right" in shown and "look known" not in shown and "other classes: " not in shown
+    assert "% right" in shown and "% look known" not in shown and "other classes: " not in shown
 
 
 def test_an_interrupted_first_step_resumes(typed, refuses, folders):
@@ -160,7 +160,7 @@ def test_an_interrupted_first_step_resumes(typed, refuses, folders):
     assert code == 3 and "same command" in errors
     code, shown, _ = typed("inspect", place, *CPU)
     assert code == 0 and "nothing learned yet" in shown and "step  " not in shown
-    refuses("fit", place, "--labeled", folders / "week1", *GREY[:-1], "30", words="was started with other settings")
+    refuses("fit", place, "--labeled", folders / "week1", *GREY[:-1], "30", words="was created with different settings")
     refuses("update", place, "--labeled", folders / "week2", words="resume it with `osscl fit`")
     code, shown, _ = typed("fit", place, "--labeled", folders / "week1", *GREY)
     assert code == 0 and "2 classes" in shown
@@ -178,5 +178,5 @@ def test_suspicious_class_names_are_reported(typed, folders):
     twin.mkdir()
     brighter(first(week / "digit 0"), 9).save(twin / "new.png")
     code, shown, _ = typed("fit", folders / "agent", "--labeled", week, *GREY)
-    assert code == 0 and "warning: only one image of Digit  0" in shown
+    assert code == 0 and "warning: only one labelled image of Digit  0" in shown
     assert "warning: 'Digit  0' and 'digit 0' are different classes" in shown

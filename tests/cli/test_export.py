@@ -76,7 +76,9 @@ def test_mistakes_are_one_line_and_write_nothing(agent, refuses, tmp_path, monke
         refuses("export", "agent", "--format", form, "--out", "file/x", words="file/x cannot be written: ")
         refuses("export", "nowhere", "--format", form, "--out", "x", words="no agent in nowhere")
     refuses("export", "agent", "--out", "x.onnx", "--check", "nowhere", words="nowhere does not exist")
-    refuses("export", "agent", "--format", "hub", "--out", "x", "--check", "new", words="--check is for --format onnx")
+    refuses(
+        "export", "agent", "--format", "hub", "--out", "x", "--check", "new", words="--check requires --format onnx"
+    )
 
     def read_only(*_, **__):
         raise PermissionError(13, "Permission denied")

@@ -266,7 +266,7 @@ def test_what_was_hardly_trained_is_not_drawn_as_a_baseline_until_it_is_pinned(b
     browser.open(pages["results"], *DESKTOP, view=f"result?{SHORT_CIFAR100}")
     assert not [bar for bar in browser.evaluate(BARS) if bar.startswith("co2l")]
     note = "document.querySelector('#final .note').textContent"
-    assert "hardly trained at this schedule: co2l (5.3 %, 900 updates" in browser.evaluate(note)
+    assert "barely trained at this schedule: co2l (5.3 %, 900 updates" in browser.evaluate(note)
     pin(browser, "co2l")
     assert [bar for bar in browser.evaluate(BARS) if bar.startswith("co2l")]
 

@@ -117,7 +117,7 @@ def test_an_ablation_is_not_called_a_competitor(ursl, named):
 def test_what_was_found_is_one_sentence(ursl, named):
     first, *more = sentences(only_chapter(ursl, named(ursl, "dm"), named(ursl, "ursl-plus")))
     assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first
-    assert len(more) == 3 and more[0] == "URSL runs with our optimisers, projector and head."
+    assert len(more) == 3 and more[0] == "URSL has our optimisers, projector and head."
 
 
 def test_an_interval_that_includes_zero_is_mentioned(ursl, named, at_seed):
@@ -131,7 +131,7 @@ def test_ours_is_named_apart_from_the_papers_algorithm_and_is_no_competitor(ursl
     said = conclusion(chapter)
     assert "competitor" not in said and chapter.subject.name == "ursl"
     assert f"URSL-plus, our extension, ends at {ursl.final + 5:.1f} % (n = 1), 5.0 points above URSL." in said
-    assert said.endswith("These are single runs: how much results vary between seeds is not measured.")
+    assert said.endswith("Single runs: variation between seeds is not measured.")
 
 
 def test_without_ursl_the_best_method_is_compared_with_the_next(ursl, named):

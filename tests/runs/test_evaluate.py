@@ -126,7 +126,7 @@ def test_a_users_method_does_not_take_a_config_of_the_package():
 def test_a_users_class_is_not_named_like_a_method_of_the_package():
     namesake = make_dataclass("Config", [], frozen=True)
     namesake.__qualname__ = "Icarl.Config"
-    with pytest.raises(SpecError, match="icarl is a method of this package"):
+    with pytest.raises(SpecError, match="icarl is the name of a built-in method"):
         make_spec(EXPERIMENTS["digits"], namesake(), SMOKE, 0)
 
 

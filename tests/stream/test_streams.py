@@ -438,8 +438,8 @@ def test_a_step_is_a_copy_that_cannot_change_the_banks():
     [
         ({"labeled_fraction": 0.0}, "labeled_fraction must be in (0, 1], got 0.0"),
         ({"labeled_fraction": 1.01}, "labeled_fraction must be in (0, 1], got 1.01"),
-        ({"labeled_fraction": 0.1, "labels_per_class": 3}, "give one of labeled_fraction"),
-        ({"labeled_fraction": None}, "give one of labeled_fraction"),
+        ({"labeled_fraction": 0.1, "labels_per_class": 3}, "set exactly one of labeled_fraction"),
+        ({"labeled_fraction": None}, "set exactly one of labeled_fraction"),
         ({"labels_per_class": 0, "labeled_fraction": None}, "labels_per_class"),
         ({"memory": 5}, "memory must be 0 (none) or at least the 6 classes, got 5"),
         ({"memory": -1}, "memory must be 0"),

@@ -428,7 +428,7 @@ def test_the_command_that_a_search_ends_with_has_its_seed(typed):
         (["--space", "mine"], "unknown space 'mine'; allowed: paper"),
         (["--method", "co2l"], "nothing to search"),
         (["--method", "gd", "--space", "paper"], "unknown field 'learner"),
-        (["--validation", "0"], "a search needs validation rows"),
+        (["--validation", "0"], "a search is scored on validation images"),
         (["--trials", "0"], "--trials"),
         (["--device", "tpu"], "tpu"),
     ],

@@ -234,10 +234,7 @@ def conclusion(chapter: Chapter) -> list[str]:
     for one in chapter.highlighted[1:]:
         sure = _interval(one, subject)
         words = f"{_called(one)} ends at {one.result} ({one.n}), {_gap(one, subject)} {_called(subject)}"
-        beyond = (
-            ", and keeps more of past data than the memory holds" if one.configuration == "ursl-plus-unlimited" else ""
-        )
-        more.append(f"{words}{beyond}{f'; this difference {sure}' if sure else ''}.")
+        more.append(f"{words}{f'; this difference {sure}' if sure else ''}.")
     return [f"{said}.", *more, *_cautions(chapter)]
 
 
@@ -246,15 +243,15 @@ def _printed_rates(chapter: Chapter) -> list[str]:
     if chapter.subject.configuration != "ursl":
         return []
     printed = [entry for entry in chapter.entries if entry.configuration == "ursl-as-printed"]
-    ends = "".join(f"; with the rates that the paper prints it ends at {one.result} ({one.n})" for one in printed)
-    return [f"URSL runs with our optimisers, projector and head{ends}."]
+    ends = "".join(f"; with the printed rates, {one.result} ({one.n})" for one in printed)
+    return [f"URSL has our optimisers, projector and head{ends}."]
 
 
 def _cautions(chapter: Chapter) -> list[str]:
     compared = [entry for entry in (chapter.subject, chapter.competitor, *chapter.highlighted[1:]) if entry]
     few = len(compared) > 1 and min(len(entry.runs) for entry in compared) == 1
     smoke = chapter.first.spec.schedule == SMOKE
-    return ["These are single runs: how much results vary between seeds is not measured."] * few + [
+    return ["Single runs: variation between seeds is not measured."] * few + [
         "The smoke schedule shows that the code runs, not how well it learns."
     ] * smoke
 

@@ -122,7 +122,7 @@ const SECTIONS = {
     const columns = ["method", "forgetting", "n", ...rows[0].dropped.map((_, k) => `classes of step ${k + 1}`)];
     const cells = rows.map(one =>
       [one.name, spread(one.forgetting), one.forgetting.length, ...one.dropped.map(value => shown(value))]);
-    const unit = "points lost since the best accuracy on the classes of a step";
+    const unit = "points lost since a step's best accuracy";
     const drawn = lines(Math.min(box.clientWidth, 559), items, { unit });
     box.replaceChildren(figure(drawn, `Forgetting by method: ${about()}`, columns, cells));
   },
