@@ -19,7 +19,7 @@ from osscl.data import cache
 from osscl.data.images import Decoded
 from osscl.data.pictures import read_content
 from osscl.errors import DataError
-from osscl.runs import index
+from osscl.runs import index, kept
 from osscl.runs.record import read_record, record_to_plain
 from osscl.serve.desk import OWN
 from osscl.serve.folder import _read_index
@@ -88,7 +88,7 @@ def _of_runs(place: Path) -> dict[str, Kind]:
 
 
 def _record_index(place: Path) -> Kind:
-    index.MANY = 1  # used for any number of records
+    kept.MANY = 1  # used for any number of records
     files = sorted(place.glob("runs/*/*-s0-*.json"))
     for file in files:
         os.utime(file, (1, 1))  # long ago: an index entry of a fresh file does not count
