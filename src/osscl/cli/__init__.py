@@ -128,8 +128,8 @@ def main() -> None:
 
 
 class _NoRoomForTorch:
-    """Finds NumPy and PyTorch, to refuse their import: in too small an address space their libraries end the process,
-    or fail in ways that cannot be told from bugs."""
+    """Refuses to import NumPy and PyTorch: in too small an address space their libraries crash the process, or raise
+    errors that look like bugs."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name in ("numpy", "torch"):

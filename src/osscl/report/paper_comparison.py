@@ -134,12 +134,13 @@ MAIN_COLUMNS = (
 def main_results(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> ResultTable:
     """A row per cell that has a number of ours or of the paper; the others are listed below the table."""
     found = outcomes(table, records, schedule, seeds)
-    rows = {one.cell: _main_row(one) for one in found}
-    shown = [row for row in rows.values() if row[2] is not None or row[3] is not None]
-    missing: dict[str, list[str]] = {}
-    for cell, row in rows.items():
-        if row not in shown:
-            missing.setdefault(cell.column, []).append(cell.row)
+    shown, missing = list[Row](), dict[str, list[str]]()
+    for one in found:
+        row = _main_row(one)
+        if row[2] is None and row[3] is None:  # neither ours nor the paper's
+            missing.setdefault(one.cell.column, []).append(one.cell.row)
+        else:
+            shown.append(row)
     notes = table_notes(table, found, records, schedule, seeds)
     if missing:
         words = "; ".join(f"{method} ({', '.join(settings)})" for method, settings in missing.items())

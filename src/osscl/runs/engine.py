@@ -164,7 +164,7 @@ def _on_ray(specs: Sequence[RunSpec], options: Options, engine: Engine, watch: W
         except (KeyboardInterrupt, SystemExit):  # Ray turns SIGTERM into SystemExit
             raise Stopped from None
         except LostCluster:
-            waiting.clear()  # there is nobody to be told to stop
+            waiting.clear()  # no worker is left to stop
             raise
         finally:
             _stop(ray, list(waiting))

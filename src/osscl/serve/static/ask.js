@@ -1,4 +1,4 @@
-// Drop photos: an answer for each, as soon as it is there; a wrong one becomes a label of the next step.
+// Drop photos: each is answered as soon as its answer is ready; a corrected one becomes a label of the next step.
 
 import { ask, byId, count, failure, fill, h, percent, say } from "./dom.js";
 import { refreshAgent, refreshLabels, shared } from "./page.js";

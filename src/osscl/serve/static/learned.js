@@ -108,7 +108,7 @@ async function showTest(place, isShown) {
   fill(place, h("dl", { class: "figures" },
     figure("Right", made ? percent(made.agent) : "—", made ? `of ${count(made.n, "picture")} of learned classes; the baseline, class means, has ${percent(made.class_means)}` : "no picture of a learned class"),
     figure("Others that look known", test.others ? percent(test.others_known_percent) : "—", test.others ? `${count(test.others, "picture")} of classes that were not taught` : "no pictures of other classes"),
-    figure("AUROC", test.auroc === null ? "—" : test.auroc.toFixed(3), "how well known and unknown are told apart: 1 is perfect, 0.5 is chance")));
+    figure("AUROC", test.auroc === null ? "—" : test.auroc.toFixed(3), "how well known and unknown are separated: 1 is perfect, 0.5 is chance")));
   if (test.learned_pictures) fill(place, h("p", { class: "note" }, `${count(test.learned_pictures, "test picture was", "test pictures were")} also used for teaching, so these numbers are optimistic.`));
   fill(place, confusion(test));
 }
