@@ -628,7 +628,7 @@ def test_many_runs_are_listed_again_without_torch(osscl, tmp_path, monkeypatch):
     assert known[1].id not in shown and errors.startswith("skipped: ")
     (tmp_path / "many" / "begun").mkdir()
     (tmp_path / "many" / "begun" / "spec.json").write_text("{")
-    assert "unreadable spec" in osscl("runs", tmp_path / "many")[1]
+    assert "damaged spec" in osscl("runs", tmp_path / "many")[1]
 
 
 def test_listing_kept_runs_imports_no_torch(tmp_path):
@@ -660,7 +660,7 @@ def test_runs_lists_finished_and_unfinished_runs(osscl, copied, tmp_path):
     (tmp_path / "runs" / "other.json").write_text('{"of": "another program"}')
     code, shown, skipped = osscl("runs")
     assert code == 0 and copied.name in shown and "unfinished" in shown and skipped.count("skipped: ") == 1
-    assert "resume: osscl run --spec 'runs/begun here/spec.json' --out runs" in shown and "unreadable spec" in shown
+    assert "resume: by the command that started it, since runs/begun here/spec.json is damaged" in shown
     (tmp_path / "empty").mkdir()
     assert osscl("runs", "empty")[:2] == (0, "no runs in empty\n")
 
@@ -684,6 +684,19 @@ def test_runs_distinguishes_running_from_unfinished_runs(osscl, checkpoint):
         shown = osscl("runs")[1]
         assert "running" in shown and "unfinished" not in shown and "resume" not in shown
     assert "resume: " in osscl("runs")[1]
+
+
+def test_a_damaged_spec_is_neither_run_nor_kept(osscl, refused, checkpoint, tmp_path):
+    file = checkpoint.with_name("spec.json")
+    whole = file.read_text()
+    file.write_text(whole.replace('"seed": 0', '"seed": 1'))
+    shown = osscl("runs")[1]
+    assert "damaged spec" in shown and "seed 1" not in shown and "osscl run --spec" not in shown
+    refused("run", "--spec", file, words="is damaged or was edited: it is not the spec of its folder")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "spec.json").write_text(file.read_text())  # a copy may be edited
+    assert osscl("run", "--spec", tmp_path / "mine" / "spec.json", "--dry-run")[0] == 0
+    assert osscl(*LABELS_ONLY)[0] == 0 and file.read_text() == whole
 
 
 def test_a_method_from_outside_the_package_is_resumed_in_python(osscl, checkpoint):

@@ -232,3 +232,31 @@ def test_two_loads_at_once_leave_one_whole_cache(tmp_path: Path, monkeypatch: py
     assert len(list((tmp_path / "cache" / "decoded").iterdir())) == 1
     monkeypatch.setitem(benchmarks.READERS, "cifar10", forbidden)
     assert load_bank("cifar10", tmp_path, tmp_path / "cache").content == bank.content
+
+
+@pytest.mark.parametrize("name", ["digits", "letters"])
+def test_an_embedded_set_is_made_once_and_again_if_its_copy_is_damaged(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    made = load_bank(name, tmp_path)
+    first = load_bank(name, tmp_path, tmp_path / "cache")
+    with monkeypatch.context() as patched:
+        patched.setitem(EMBEDDED, name, None)  # must not be needed
+        second = load_bank(name, tmp_path, tmp_path / "cache")
+    assert first.content == second.content == made.content
+    assert torch.equal(second.train.images, made.train.images) and torch.equal(second.test.labels, made.test.labels)
+    (place,) = (tmp_path / "cache" / "decoded").iterdir()
+    images = place / "train_images.npy"
+    data = bytearray(images.read_bytes())
+    data[-1] ^= 1
+    images.write_bytes(data)
+    third = load_bank(name, tmp_path, tmp_path / "cache")
+    assert torch.equal(third.train.images, made.train.images)
+    assert verify_dataset(name, tmp_path, tmp_path / "cache").problem is None
+
+
+def test_other_libraries_make_an_embedded_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    load_bank("digits", tmp_path, tmp_path / "cache")
+    monkeypatch.setattr(cache, "version", lambda name: "0.0")
+    load_bank("digits", tmp_path, tmp_path / "cache")
+    assert len(list((tmp_path / "cache" / "decoded").iterdir())) == 2

@@ -16,8 +16,9 @@ from osscl.errors import Diverged
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.cells import Published, on_demo
 from osscl.paper.plan import Timings, by_reference, known_records, runs_of, sharded, split_seconds
-from osscl.paper.score import Outcome, Verdict, measured, outcome, outcomes
+from osscl.paper.score import Outcome, measured, outcome, outcomes
 from osscl.paper.tables import ALL_TABLES, FIGURES, LIMITS, TABLES, cell_of, chosen_rows, picked
+from osscl.paper.verdict import Verdict
 from osscl.report.formats import verdict_text
 from osscl.report.paper_comparison import our_number, paper_table, published_number
 from osscl.runs.checkpoint import Options

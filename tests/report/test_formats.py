@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from osscl.paper.score import Verdict
+from osscl.paper.verdict import Verdict
 from osscl.report.formats import (
     Column,
     Number,

@@ -5,6 +5,8 @@ import os
 import pickle
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -177,3 +179,67 @@ def test_an_index_that_cannot_be_written_costs_time_only(files, monkeypatch):
     place.write_text("a file where the folder should be")
     assert found(files) == {one: read_record(one) for one in files}
     assert place.read_text().startswith("a file")
+
+
+def test_an_answer_is_kept_until_the_question_or_a_file_changes(files, tmp_path):
+    def ask(question="how many", about=files):
+        return kept.KeptAnswer(question, about).get()
+
+    assert ask() is None
+    kept.KeptAnswer("how many", files).put("four")
+    assert ask() == "four" and ask("how few") is None and ask(about=files[:3]) is None
+    found(files)  # writes another table of the same file
+    assert ask() == "four"
+    os.utime(files[2], (2, 2))
+    assert ask() is None
+    os.utime(files[2], (1, 1))
+    assert ask() is None  # the time of the change is another one
+    kept.KeptAnswer("how many", files).put("four again")
+    assert ask() == "four again"
+    files[2].unlink()
+    kept.KeptAnswer("how many", files).put("three?")  # a file of which nothing is known any more
+    assert ask() is None
+
+
+def test_an_answer_is_not_kept_if_a_file_changes_while_it_is_made(files):
+    asked = kept.KeptAnswer("how many", files)
+    os.utime(files[0], (2, 2))
+    asked.put("four")
+    os.utime(files[1], (time.time(), time.time()))
+    kept.KeptAnswer("how many", files).put("four")  # written a moment ago
+    assert kept.KeptAnswer("how many", files).get() is None
+
+
+def test_a_damaged_answer_is_not_given(files):
+    kept.KeptAnswer("how many", files).put("four")
+    with sqlite3.connect(kept.index_file()) as database:
+        database.execute("UPDATE answers SET text = 'five'")
+    database.close()
+    assert kept.KeptAnswer("how many", files).get() is None
+
+
+def test_table_list_answers_from_the_index_without_torch_and_notices_a_record(tmp_path, monkeypatch):
+    monkeypatch.setenv("OSSCL_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "records"
+    for source in sorted((Path(__file__).parents[2] / "results" / "h200").glob("ursl-*.json"))[:3]:
+        folder.mkdir(exist_ok=True)
+        (folder / source.name).write_bytes(source.read_bytes())
+        os.utime(folder / source.name, (1, 1))
+    code = "from osscl.runs import kept; kept.MANY = 1; import sys; from osscl.cli import main; import atexit; "
+    code += "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr)); main()"
+
+    def listed(*more):
+        told = [sys.executable, "-c", code, "table", "list", "--results", str(folder), "--seeds", "0", *more]
+        done = subprocess.run(told, cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout, done.stderr.splitlines()[-1]
+
+    first, again = listed(), listed()
+    assert first[0] == again[0] and (first[1], again[1]) == ("True", "False")
+    assert listed("--schedule", "short")[0] != first[0]
+    some = next(folder.iterdir())
+    some.rename(tmp_path / "away.json")
+    fewer = listed()
+    assert fewer[1] == "True" and fewer[0] != first[0]
+    (folder / some.name).write_text("{")
+    os.utime(folder / some.name, (1, 1))
+    assert [listed()[1] for _ in range(2)] == ["True", "True"]  # a damaged record is named every time

@@ -3,6 +3,7 @@
 import codecs
 import contextlib
 import errno
+import gc
 import io
 import math
 import re
@@ -124,6 +125,7 @@ def main() -> None:
             raise
         _fail(line, 2)
     else:
+        gc.freeze()  # or the interpreter searches all of PyTorch for cycles as it exits: 0.15 s
         sys.exit(code if isinstance(code, int) else 0)
 
 

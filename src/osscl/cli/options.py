@@ -134,6 +134,7 @@ class Recorded:
 
     records: "dict[str, RunRecord]"  # by id, see plan.Records
     files: frozenset[str]
+    has_problems: bool  # a file was skipped
 
     @functools.cached_property
     def timings(self) -> "Timings":
@@ -159,16 +160,21 @@ def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
     from osscl.paper.plan import known_records, retimed_id
     from osscl.runs.kept import TIMED, record_files
 
-    for folder in results or ():
-        if not folder.is_dir():
-            raise UserError(f"no folder {folder} to read records from")
-    folders = [folder for folder in (*(results or [RESULTS]), out) if folder.is_dir()]
+    folders = record_folders(results, out)
     records, problems = known_records(folders)
     for problem in problems:
         typer.echo(f"skipped: {printable(problem)}", err=True)
     paths = [path for folder in folders for path in record_files(folder)]
     names = {retimed_id(path.stem) if TIMED in path.parts[:-1] else path.stem for path in paths}
-    return Recorded(records, frozenset({*names, *records}))
+    return Recorded(records, frozenset({*names, *records}), bool(problems))
+
+
+def record_folders(results: list[Path] | None, out: Path) -> list[Path]:
+    """The folders to read records from."""
+    for folder in results or ():
+        if not folder.is_dir():
+            raise UserError(f"no folder {folder} to read records from")
+    return [folder for folder in (*(results or [RESULTS]), out) if folder.is_dir()]
 
 
 # ----- how missing runs are executed

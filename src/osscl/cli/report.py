@@ -39,8 +39,7 @@ def report(
 ) -> None:
     """Write one HTML page about records, or about an agent; or print the headline table of records."""
     from osscl.report.formats import RENDERERS
-    from osscl.report.tables import headline_table
-    from osscl.storage import write_text
+    from osscl.runs.kept import collection_paused
 
     form = "markdown" if form == "md" else form
     if form not in (PAGE, *RENDERERS):
@@ -57,10 +56,24 @@ def report(
         assert target is not None
         write_agent_page(places[0], target)
         return
-    if form == PAGE:
+    if watch:
         assert target is not None
-        watch_records(places, target, data) if watch else write_page(records_in(places), target, data)
+        watch_records(places, target, data)
         return
+    with collection_paused():
+        if form == PAGE:
+            assert target is not None
+            write_page(records_in(places), target, data)
+        else:
+            print_headline(places, target, form)
+
+
+def print_headline(places: Sequence[Path], target: Path | None, form: str) -> None:
+    """The headline table of records, in a file where one is named."""
+    from osscl.report.formats import RENDERERS
+    from osscl.report.tables import headline_table
+    from osscl.storage import write_text
+
     text = RENDERERS[form](headline_table(records_in(places)))
     if target is None:
         typer.echo(text, nl=False)

@@ -322,10 +322,11 @@ def _known_schedules(names: str | None, known: set[str]) -> set[str] | None:
 
 
 def _read_spec(file: Path) -> "RunSpec | None":
-    from osscl.runs.spec import spec_from_plain
+    from osscl.runs.spec import is_misplaced, spec_from_plain
 
     try:
-        return spec_from_plain(json.loads(file.read_text(encoding="utf-8")), recorded=True)
+        spec = spec_from_plain(json.loads(file.read_text(encoding="utf-8")), recorded=True)
+        return None if is_misplaced(spec, file) else spec
     except (OSError, ValueError, RecursionError, UserError):
         return None
 
@@ -338,16 +339,18 @@ def _unfinished_title(spec: "RunSpec | None") -> str:
     from osscl.report.naming import setting_words
     from osscl.runs.spec import display_name
 
-    return "unreadable spec" if spec is None else _title(setting_words(spec.scenario), display_name(spec), spec)
+    return "damaged spec" if spec is None else _title(setting_words(spec.scenario), display_name(spec), spec)
 
 
 def _resume_command(file: Path, spec: "RunSpec | None", folder: Path) -> str:
     from osscl.cli.show import quoted
     from osscl.runs.spec import ForeignConfig
 
-    if spec is not None and isinstance(spec.method, ForeignConfig):
+    if spec is None:
+        return printable(f"by the command that started it, since {file} is damaged")
+    if isinstance(spec.method, ForeignConfig):
         return printable(f"in Python, osscl.run(spec, method=...) with the class of {spec.type}: {file.parent.name}")
-    rows = ["--stream", "FILE"] if spec is not None and spec.stream is not None else []
+    rows = ["--stream", "FILE"] if spec.stream is not None else []
     return printable(quoted("osscl", "run", "--spec", file, *rows, "--out", folder))
 
 

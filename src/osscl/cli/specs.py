@@ -140,7 +140,7 @@ def spec_from_file(path: Path, flags: Flags) -> "RunSpec":
     """The spec in a file; none of `flags` may be given with it."""
     import yaml
 
-    from osscl.runs.spec import spec_from_plain
+    from osscl.runs.spec import is_misplaced, spec_from_plain
 
     if given := _given(flags):
         raise SpecError(f"--spec defines the whole run: remove {', '.join(map(_as_typed, given))}")
@@ -151,9 +151,12 @@ def spec_from_file(path: Path, flags: Flags) -> "RunSpec":
     except (yaml.YAMLError, ValueError, RecursionError):
         raise SpecError(f"{path} is neither YAML nor JSON") from None
     try:
-        return known(spec_from_plain(data))
+        spec = known(spec_from_plain(data))
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
+    if is_misplaced(spec, path):
+        raise SpecError(f"{path} is damaged or was edited: it is not the spec of its folder; copy it to run it")
+    return spec
 
 
 def read_stream_file(path: Path | None, flags: Flags) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """`osscl table`: the paper's tables, figures and stated limitations, our numbers beside the paper's."""
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from osscl.errors import SpecError, UserError
 
 if TYPE_CHECKING:
     from osscl.paper.plan import Cost
-    from osscl.report.formats import ResultTable
+    from osscl.report.formats import ResultTable, Row
     from osscl.runs.record import RunRecord
     from osscl.runs.spec import RunSpec
 
@@ -48,13 +49,13 @@ def table(
     track: opt.Track = None,
 ) -> None:
     """Print a table, figure or limitation of the paper with our numbers beside its own; run what is missing."""
+    opt.refuse_format(format)
+    if name == "list":
+        show_table(tables_list(seeds, schedule, on, results, out), format)
+        return
     from osscl.paper.tables import FIGURES, table_named
     from osscl.storage import refuse_to_overwrite
 
-    opt.refuse_format(format)
-    if name == "list":
-        show_table(tables_list(seeds, schedule, on, opt.recorded_in(results, out)), format)
-        return
     request = opt.table_request(table_named(name), seeds, schedule, on, cells, shard)
     if svg is not None and request.table.id not in FIGURES:
         raise SpecError(f"--svg draws the figures {' and '.join(FIGURES)}, not {request.table.id}")
@@ -153,11 +154,13 @@ def show_plan(request: opt.TableRequest, recorded: opt.Recorded, execution: opt.
 def _state(
     spec: "RunSpec", recorded: opt.Recorded, missing: opt.MissingRuns, execution: opt.ExecutionOptions
 ) -> str:  # fmt: skip
+    from osscl.runs.kept import SPEC_FILE
+
     if spec in missing.unrecorded:
-        return "started" if (execution.options.out / spec.id / "spec.json").exists() else "to run"
+        return "started" if (execution.options.out / spec.id / SPEC_FILE).exists() else "to run"
     if spec in missing.untimed:
         folder = execution.for_timing().options.out / spec.id
-        return "started again" if (folder / "spec.json").exists() else "to time"
+        return "started again" if (folder / SPEC_FILE).exists() else "to time"
     return "recorded" if spec.id in recorded.records else "damaged record"
 
 
@@ -171,12 +174,38 @@ def minutes_words(cost: "Cost", runs: int) -> str:
     return ("less than 1" if 0 < cost.seconds < 60 else f"{cost.seconds / 60:.0f}") + rest
 
 
-def tables_list(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "ResultTable":
+def tables_list(seeds: str, schedule: str, on: str, results: list[Path] | None, out: Path) -> "ResultTable":
     """Every table, figure and limitation: cells, runs, recorded runs, minutes for the rest; a summary first."""
-    from osscl.paper.tables import ALL_TABLES
-    from osscl.report.formats import Column, ResultTable, Row
+    from osscl.report.formats import Column, ResultTable
+    from osscl.runs.kept import KeptAnswer, record_files
 
-    rows, runs = list[Row](), dict[str, bool]()
+    folders = opt.record_folders(results, out)
+    question = json.dumps(["table list", seeds, schedule, on, [str(folder.absolute()) for folder in folders]])
+    kept = KeptAnswer(question, [file for folder in folders for file in record_files(folder)])
+    if (text := kept.get()) is None:
+        recorded = opt.recorded_in(results, out)
+        text = json.dumps(_counted_tables(seeds, schedule, on, recorded))
+        if not recorded.has_problems:  # they are named every time
+            kept.put(text)
+    rows, done, runs = json.loads(text)  # without importing torch, if it was kept
+    names = ("cells", "runs", "recorded", "minutes", "unknown")
+    columns = (Column("", fields=("id",)), Column("what it shows"), *(Column(name, "number") for name in names))
+    place = " on demo data" if on == "demo" else ""
+    title = f"{len(rows)} tables, figures and limitations{place}: {done} of {runs} runs recorded."
+    notes = (
+        "A run that several tables share counts in each of their rows, and once in the total.",
+        f"Schedule {schedule}, seeds {seeds}. Where minutes are shown, a run counts as recorded once it is timed.",
+        "Minutes: estimate for the missing runs from recorded timings, a shared reference counted once.",
+        "Unknown: missing runs without a record to estimate from; not included in the minutes.",
+    )
+    return ResultTable(title, columns, [tuple(row) for row in rows], notes)
+
+
+def _counted_tables(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "tuple[list[Row], int, int]":
+    """A row for each table, and the numbers of recorded runs and of all runs."""
+    from osscl.paper.tables import ALL_TABLES
+
+    rows, runs = list["Row"](), dict[str, bool]()
     for one in ALL_TABLES.values():
         request = opt.table_request(one, seeds, schedule, on)
         specs, missing = request.runs, recorded.missing(request)
@@ -186,14 +215,4 @@ def tables_list(seeds: str, schedule: str, on: str, recorded: opt.Recorded) -> "
         cost = missing.cost(recorded.timings)
         minutes = None if missing.runs and cost.unknown == len(missing.runs) else round(cost.seconds / 60 + 0.49)
         rows.append((one.id, one.brief, len(one.cells), len(specs), len(done), minutes, cost.unknown))
-    names = ("cells", "runs", "recorded", "minutes", "unknown")
-    columns = (Column("", fields=("id",)), Column("what it shows"), *(Column(name, "number") for name in names))
-    place = " on demo data" if on == "demo" else ""
-    title = f"{len(rows)} tables, figures and limitations{place}: {sum(runs.values())} of {len(runs)} runs recorded."
-    notes = (
-        "A run that several tables share counts in each of their rows, and once in the total.",
-        f"Schedule {schedule}, seeds {seeds}. Where minutes are shown, a run counts as recorded once it is timed.",
-        "Minutes: estimate for the missing runs from recorded timings, a shared reference counted once.",
-        "Unknown: missing runs without a record to estimate from; not included in the minutes.",
-    )
-    return ResultTable(title, columns, rows, notes)
+    return rows, sum(runs.values()), len(runs)

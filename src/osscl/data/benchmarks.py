@@ -203,14 +203,11 @@ def folder_of(name: str, data_dir: Path | str) -> Path | None:
 
 def load_bank(name: str, data_dir: Path | str | None = None, cache_dir: Path | None = None) -> ImageBank:
     """A data set as tensors on the CPU. `data_dir` defaults to the folder that runs use; with `cache_dir`, files are
-    decoded only once."""
+    decoded, and embedded sets made, only once."""
     folder = folder_of(name, cache.data_dir(None) if data_dir is None else data_dir)
-    if folder is None:
-        made = in_canonical_order(EMBEDDED[name]())
-        return as_bank(name, made, content_hash(made))
     if cache_dir is None:
         return as_bank(name, *_read(dataset(name), folder))
-    place = cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}"
+    place = decoded_place(name, folder, cache_dir)
     found = cache.load_decoded(place)
     if found is None:
         found = _read(dataset(name), folder)
@@ -218,9 +215,15 @@ def load_bank(name: str, data_dir: Path | str | None = None, cache_dir: Path | N
     return as_bank(name, *found)
 
 
-def _read(spec: DatasetSpec, folder: Path) -> tuple[Decoded, str]:
+def decoded_place(name: str, folder: Path | None, cache_dir: Path) -> Path:
+    """Where the decoded copy of a data set is kept."""
+    source = cache.versions() if folder is None else cache.fingerprint(folder)
+    return cache_dir / "decoded" / f"{name}-{source}"
+
+
+def _read(spec: DatasetSpec, folder: Path | None) -> tuple[Decoded, str]:
     """The images of a data set in canonical order, and their content hash."""
-    read = in_canonical_order(READERS[spec.name](folder))
+    read = in_canonical_order(EMBEDDED[spec.name]() if folder is None else READERS[spec.name](folder))
     if len(read.class_names) != spec.classes:
         raise DataError(f"{folder} has {len(read.class_names)} classes: expected {spec.classes}; are files missing?")
     return read, content_hash(read)
@@ -248,7 +251,5 @@ class Verified:
 def verify_dataset(name: str, data_dir: Path | str, cache_dir: Path) -> Verified:
     """Read all files of a data set, ignoring the cache, and compare their content with what it should be."""
     spec, folder = dataset(name), folder_of(name, data_dir)
-    if folder is None:
-        return Verified(name, load_bank(name, data_dir).content, spec.content, None)
-    found = cache.load_decoded(cache_dir / "decoded" / f"{name}-{cache.fingerprint(folder)}")
+    found = cache.load_decoded(decoded_place(name, folder, cache_dir))
     return Verified(name, _read(spec, folder)[1], spec.content, found and found[1])

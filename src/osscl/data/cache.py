@@ -7,11 +7,13 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from osscl import __version__
 from osscl.data.images import Decoded
 from osscl.places import cache_dir as cache_dir
 from osscl.places import data_dir as data_dir
@@ -32,6 +34,12 @@ def fingerprint(folder: Path) -> str:
     for _, size, _, path in files[:: -(-len(files) // SAMPLED_FILES) or 1]:
         digest.update(_sample(path, size))
     return digest.hexdigest()
+
+
+def versions() -> str:
+    """Hash of the versions of this package and of the libraries that the embedded data sets are made with."""
+    libraries = map(version, ("scikit-learn", "pillow", "numpy"))
+    return blake2b(" ".join((str(FORMAT), __version__, *libraries)).encode(), digest_size=8).hexdigest()
 
 
 def _sample(path: str, size: int) -> bytes:

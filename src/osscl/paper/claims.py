@@ -10,8 +10,9 @@ from typing import Literal
 from osscl.methods.base import DEMO, PAPER, SMOKE, Schedule
 from osscl.paper.cells import Cell, Measure, cell_on_demo
 from osscl.paper.plan import Records, record_for
-from osscl.paper.score import ENOUGH, ROUNDING, Verdict, VerdictKind, measured
+from osscl.paper.score import ENOUGH, ROUNDING, measured
 from osscl.paper.tables import cell_of
+from osscl.paper.verdict import Verdict, VerdictKind
 from osscl.runs.record import GateRecord, RunRecord
 from osscl.tools.compare import PairedDifference, Pairs, pair_by_seed, same_stream
 

@@ -9,40 +9,12 @@ from osscl.methods.base import PAPER, SCHEDULES, Schedule
 from osscl.metrics import sample_std
 from osscl.paper.cells import ACCURACIES, Cell, Measure, Table
 from osscl.paper.plan import Records, record_for
+from osscl.paper.verdict import Verdict
 from osscl.runs.record import RunRecord
 
 ENOUGH = 3  # seeds that a verdict needs, as many as the paper has
 POINT = 1.0  # accuracy: the largest distance below the paper's mean that still reaches it
 ROUNDING = 1e-6
-
-# The first six are verdicts of a cell, the others of a claim.
-VerdictKind = Literal[
-    "reached", "short", "over", "few seeds", "not run", "not timed", "holds", "refuted", "undecided", "tried"
-]
-Mood = Literal["good", "bad", "open"]
-MOODS: dict[VerdictKind, Mood] = {"reached": "good", "holds": "good", "short": "bad", "over": "bad", "refuted": "bad"}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What records say about a cell or a claim."""
-
-    kind: VerdictKind
-    distance: float | None = None  # how far the paper's mean is missed, in the cell's unit; None where it is not
-    n: int | None = None  # seeds of a cell
-    miss: Literal["short", "over"] = "short"  # what a distance means: accuracy is too low, minutes are too many
-    compared: int | None = None  # comparisons of a claim that have pairs
-    comparisons: int | None = None  # all comparisons of a claim
-
-    @property
-    def mood(self) -> Mood:
-        """Whether it confirms the paper's number or claim, contradicts it, or leaves it open."""
-        return MOODS.get(self.kind, "open")
-
-    @property
-    def is_partial(self) -> bool:
-        """Whether an undecided claim has pairs for some of its comparisons, but not for all."""
-        return self.kind == "undecided" and 0 < (self.compared or 0) < (self.comparisons or 0)
 
 
 @dataclass(frozen=True)
@@ -140,9 +112,10 @@ def measured(record: RunRecord, measure: Measure) -> float | None:
 
 def other_schedules(table: Table, records: Records, schedule: Schedule, seeds: Sequence[int]) -> dict[str, int]:
     """How many runs of a table are recorded at other schedules, whose numbers are not mixed in."""
+    recorded = {record.spec.schedule.name for record in records.values()}  # the ids of the others need not be made
     counts = {
         name: len({id for cell in table.cells for id in cell.run_ids(other, seeds) if id in records})
         for name, other in SCHEDULES.items()
-        if other != schedule
+        if other != schedule and name in recorded
     }
     return {name: count for name, count in counts.items() if count}

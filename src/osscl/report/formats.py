@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal
 
-from osscl.paper.score import Verdict
+from osscl.paper.verdict import Verdict
 from osscl.text import csv_text, printable
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from osscl.paper.plan import Records
 from osscl.paper.score import (
     ENOUGH,
     Outcome,
-    VerdictKind,
     other_schedules,
     outcome,
     outcomes,
@@ -18,6 +17,7 @@ from osscl.paper.score import (
     seeds_words,
 )
 from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
+from osscl.paper.verdict import VerdictKind
 from osscl.report import curves
 from osscl.report.chapters import FEW_UPDATES
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row

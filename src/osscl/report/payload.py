@@ -109,12 +109,13 @@ def entry_numbers(entry: Entry, pictures: StripImages) -> Json:
     """One method: what is compared by seed, and what is shown for the lowest seed."""
     first = entry.first
     timed = [run for run in entry.runs if run.made_by.timed]
+    tests = [_test_id(run) for run in entry.runs]
     return {
         "name": entry.name,
         "named": entry.configuration is not None,
         "seeds": [run.spec.seed for run in entry.runs],
-        "streams": _stream_ids(entry),
-        "tests": [_test_id(run) for run in entry.runs],
+        "streams": _stream_ids(entry, tests),
+        "tests": tests,
         "updates": entry.updates,
         "final": [round(run.final, 6) for run in entry.runs],
         "forgetting": [_rounded(run.forgetting, 6) for run in entry.runs],
@@ -152,18 +153,20 @@ def _test_id(run: RunRecord) -> str:
     return content_id((run.class_order, run.evaluated_on, run.evaluated_rows, run.spec.stream, main), 6)
 
 
-def _stream_ids(entry: Entry) -> list[str]:
+def _stream_ids(entry: Entry, tests: Sequence[str]) -> list[str]:
     """Equal for runs that met the same images in every step: their differences can be paired."""
-    stream = plain(replace(entry.first.spec.scenario, memory=0))
-    return [content_id((stream, run.spec.seed, _test_id(run), sorted(run.content.items())), 6) for run in entry.runs]
+    stream = content_id(replace(entry.first.spec.scenario, memory=0))
+    pairs = zip(entry.runs, tests, strict=True)
+    return [content_id((stream, run.spec.seed, test, sorted(run.content.items())), 6) for run, test in pairs]
 
 
 def _over_steps(entry: Entry, part: str, readings: Sequence[Reading]) -> Json:
     """By name of the reading and by seed, a value or None for each step; readings without any value are left out."""
     found: dict[str, list[Numbers]] = {}
+    parts = [[getattr(step, part) for step in run.steps] for run in entry.runs]
     for name, _, read in readings:
-        parts = [[getattr(step, part) for step in run.steps] for run in entry.runs]
-        by_seed = [[None if one is None else _rounded(read(one), 4) for one in run] for run in parts]
+        values = [[None if one is None else read(one) for one in run] for run in parts]
+        by_seed = [[None if value is None else round(value, 4) for value in run] for run in values]
         if any(value is not None for run in by_seed for value in run):
             found[name] = by_seed
     return found

@@ -2,17 +2,19 @@
 
 import contextlib
 import functools
+import gc
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
 import osscl
 from osscl.places import cache_dir
 
+SPEC_FILE = "spec.json"  # in the folder of each run
 TIMED = "timed"  # folder, below that of all runs, of runs that were repeated for their time
 MANY = 200  # files from which on something is kept: fewer are read in a moment
 UNSETTLED = 2_000_000_000  # ns after a write in which another one may leave time and size of a file the same
@@ -26,7 +28,7 @@ def record_files(folder: Path) -> list[Path]:
     return [
         path
         for path in found
-        if not (path.name.startswith(".") or path.name == "spec.json" or path.parent.name in ("bench", "studies"))
+        if not (path.name.startswith(".") or path.name == SPEC_FILE or path.parent.name in ("bench", "studies"))
     ]
 
 
@@ -40,28 +42,37 @@ class Kept:
 
     def __init__(self, table: str, paths: Sequence[Path]) -> None:
         self.table, self.is_used = table, len(paths) >= MANY
-        self._known = self._read() if self.is_used else {}
+        self._known = self._read(sorted(map(_key, paths))) if self.is_used else {}
         self._new: dict[bytes, tuple[str, str]] = {}
 
     def get(self, path: Path) -> str | None:
         """The text that was kept for a file, if the file has not changed since."""
-        known = self._known.get(_key(path))
-        return known[1] if known is not None and known[0] == stamp_of(path) else None
+        return self.text(_key(path), stamp_of(path))
+
+    def text(self, key: bytes, stamp: str) -> str | None:
+        """The text that was kept by this key, if its stamp is the same."""
+        known = self._known.get(key)
+        return known[1] if known is not None and known[0] == stamp else None
 
     def add(self, path: Path, stamp: str, text: str) -> None:
         """Keep a text that was made from a file, unless the file has changed since the stamp or a moment ago."""
         if self.is_used and _is_settled(path) and stamp_of(path) == stamp:
-            self._new[_key(path)] = stamp, text
+            self.put(_key(path), stamp, text)
 
-    def _read(self) -> Mapping[bytes, tuple[str, str]]:
-        """The undamaged entries by file. A damaged database is deleted, to be made again."""
+    def put(self, key: bytes, stamp: str, text: str) -> None:
+        self._new[key] = stamp, text
+
+    def _read(self, keys: Sequence[bytes]) -> Mapping[bytes, tuple[str, str]]:
+        """The undamaged entries by file, from the first to the last of these keys, which are sorted: other folders may
+        have thousands. A damaged database is deleted, to be made again."""
         file = index_file()
         if not file.exists():
             return {}
         try:
             with contextlib.closing(sqlite3.connect(file, timeout=PATIENCE)) as database:
                 database.execute(self._creation)  # another table may be there
-                rows = database.execute(f"SELECT file, stamp, digest, text FROM {self.table}").fetchall()
+                wanted = f"SELECT file, stamp, digest, text FROM {self.table} WHERE file BETWEEN ? AND ?"
+                rows = database.execute(wanted, (keys[0], keys[-1] + b"\xff")).fetchall()
             return {key: (stamp, text) for key, stamp, digest, text in rows if digest == _digest(key, stamp, text)}
         except sqlite3.OperationalError as error:
             if "malformed" not in str(error) and "no such" not in str(error):
@@ -82,7 +93,7 @@ class Kept:
             with contextlib.closing(sqlite3.connect(index_file(), timeout=PATIENCE)) as database, database:
                 database.execute(self._creation)
                 all_keys = [key for (key,) in database.execute(f"SELECT file FROM {self.table}")]
-                gone = [(key,) for key in all_keys if not os.path.exists(key)]  # noqa: PTH110 - bytes
+                gone = [(key,) for key in all_keys if not os.path.exists(key.partition(b"\n")[0])]  # noqa: PTH110 - bytes
                 database.executemany(f"DELETE FROM {self.table} WHERE file = ?", gone)
                 database.executemany(
                     f"INSERT OR REPLACE INTO {self.table} VALUES (?, ?, ?, ?)",
@@ -92,6 +103,46 @@ class Kept:
     @property
     def _creation(self) -> str:
         return f"CREATE TABLE IF NOT EXISTS {self.table} (file BLOB PRIMARY KEY, stamp TEXT, digest BLOB, text TEXT)"
+
+
+class KeptAnswer:
+    """The answer to a question about record files, kept until one of them, or the code of this package, changes."""
+
+    def __init__(self, question: str, files: Sequence[Path]) -> None:
+        self._files, self._kept = files, Kept("answers", files)
+        self._key = _key(files[0]) + b"\n" + question.encode(errors="surrogateescape") if files else b""
+        self._stamp = self._stamp_now()
+
+    def get(self) -> str | None:
+        return None if self._stamp is None else self._kept.text(self._key, self._stamp)
+
+    def put(self, text: str) -> None:
+        """Keep an answer, unless a file has changed since the question was asked or a moment before."""
+        if self._stamp is not None and self._stamp_now() == self._stamp and all(map(_is_settled, self._files)):
+            self._kept.put(self._key, self._stamp, text)
+            self._kept.write()
+
+    def _stamp_now(self) -> str | None:
+        """None where nothing is kept, or a file has just been removed."""
+        digest = blake2b(digest_size=16)
+        try:
+            for path in self._files if self._kept.is_used else ():
+                digest.update(b"%b\n%b\n" % (_key(path), stamp_of(path).encode()))
+        except OSError:
+            return None
+        return digest.hexdigest() if self._kept.is_used else None
+
+
+@contextlib.contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the garbage collector: records have no cycles, and searching thousands takes a fifth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _key(path: Path) -> bytes:

@@ -30,6 +30,7 @@ from osscl.runs.evaluate import (
     refuse_divergence,
     refuse_divergent_loss,
 )
+from osscl.runs.kept import SPEC_FILE
 from osscl.runs.model import save_model
 from osscl.runs.progress import watched_options
 from osscl.runs.record import (
@@ -79,8 +80,7 @@ def run(
     with locked(folder), set_aside_on_divergence(folder), watched_options(options, title, progress) as options:
         if finished.exists():  # finished by another process in the meantime
             return read_record(finished, type(spec.method))
-        if not (folder / "spec.json").exists():
-            write_text(folder / "spec.json", as_json(spec))
+        _write_spec(spec, folder / SPEC_FILE)
         record, stopped = _carry_out(spec, options, folder, stream, device, kind)
         write_record(record, finished)
         remove_state(folder / "checkpoint")
@@ -245,6 +245,15 @@ def setting_of(spec: RunSpec, stream: Stream) -> Setting:
     shape = ImageFormat(images.shape[1], images.shape[-1], known.mean, known.std)
     pool = stream.whole_pool() if getattr(spec.method, "wants_whole_pool", False) else None
     return Setting(shape, known.augmentation, spec.scenario.memory, spec.seed, spec.schedule, pool)
+
+
+def _write_spec(spec: RunSpec, file: Path) -> None:
+    """Write the spec of a run, unless it is there and undamaged."""
+    text = as_json(spec)
+    with contextlib.suppress(OSError, UnicodeError):
+        if file.read_text(encoding="utf-8") == text:
+            return
+    write_text(file, text)
 
 
 def as_json(spec: RunSpec) -> str:

@@ -2,9 +2,11 @@
 
 import functools
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from osscl.config import from_plain, identifying, identifying_text, plain, require, text_id
@@ -13,6 +15,7 @@ from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS_UNLIMITED, method_name
 from osscl.methods.base import DEMO, PAPER, SCHEDULES, SMOKE, Schedule
 from osscl.methods.ursl import UrslConfig
+from osscl.runs.kept import SPEC_FILE
 from osscl.stream.scenario import ScenarioSpec
 from osscl.vision.encoder import EncoderConfig
 
@@ -273,6 +276,13 @@ def spec_from_plain(data: Mapping[str, Any], config: type | None = None, *, reco
     if isinstance(fields.get("schedule"), str):
         fields["schedule"] = schedule(fields["schedule"])
     return from_plain(RunSpec, fields)
+
+
+def is_misplaced(spec: RunSpec, file: Path) -> bool:
+    """Whether a spec lies in the folder of another run: it was edited there, or is damaged."""
+    folder = file.resolve().parent.name
+    is_run = re.search("-s[0-9]+-[0-9a-f]{12}$", folder) is not None
+    return file.name == SPEC_FILE and is_run and not isinstance(spec.method, ForeignConfig) and folder != spec.id
 
 
 def with_seed(spec: RunSpec, seed: int) -> RunSpec:
