@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,47 @@ def test_it_learns_in_two_steps_and_detects_unknown_kinds(memory):
     for step in made.history:
         assert step.choice.agent >= max(step.choice.class_means, step.choice.discriminants)
     assert made.history[-1].unlabeled == 72 and 24 < made.history[-1].let_in < 66
+
+
+@pytest.mark.parametrize("memory", [0, 1, 3, 20])
+def test_a_small_memory_loses_no_calibration(memory):
+    made = agent(memory=memory).fit(*labeled(0, 1), pile())
+    before = len(made.learner.knowledge.calibration.parts)
+    made.update(*labeled(2, 3, seed=1))
+    known = made.learner.knowledge
+    assert before == 16 and len(known.calibration.parts) == known.trials.rows == 32
+    merged = known.merged("kind 1", "kind 0")
+    assert len(merged.calibration.parts) == 32
+
+
+def test_a_memory_that_was_emptied_loses_no_calibration():
+    made = agent(memory=1000).fit(*labeled(0, 1), pile())
+    known = made.learner.knowledge
+    made.learner.knowledge = replace(known, kept=known.kept[:0], kept_labels=(), kept_examples=())  # as in an export
+    made.update(*labeled(2, seed=1))
+    assert len(made.learner.knowledge.calibration.parts) == 24
+
+
+@pytest.mark.parametrize("memory", [0, 3, 1000])
+def test_renaming_changes_no_answer(memory):
+    made = two_steps(memory=memory)
+    before = made.predict_detailed(pile())
+    after = made.rename("kind 1", "another").predict_detailed(pile())
+    assert torch.equal(before.class_probabilities, after.class_probabilities) and torch.equal(
+        before.scores, after.scores
+    )
+    assert [name.replace("another", "kind 1") for name in after.names] == list(before.names)
+
+
+def test_copies_of_a_labelled_image_count_once():
+    images, labels = labeled(0, 1)
+    twice = agent().fit([*images, *images[:3]], [*labels, *labels[:3]], pile())
+    once = agent().fit(images, labels, pile())
+    assert twice.history[0].labeled == 16 and twice.history[0].repeated == 3
+    assert torch.equal(twice.learner.knowledge.sums.counts, once.learner.knowledge.sums.counts)
+    twice.relabel(images[0], "kind 1")
+    assert twice.learner.knowledge.sums.counts.tolist() == [7, 9]
+    assert sorted(twice.learner.knowledge.kept_labels) == ["kind 0"] * 7 + ["kind 1"] * 9
 
 
 def test_about_the_requested_share_of_known_images_is_rejected():

@@ -41,7 +41,7 @@ class StepInput(Protocol):
     def content(self) -> str: ...  # hash of all images and labels given
 
     @property
-    def skipped(self) -> int: ...  # labelled images left out because they were learned before
+    def skipped(self) -> int: ...  # labelled images left out: learned before, or copies of another one
 
     def only(self, rows: Sequence[int]) -> Self: ...  # the same step with only these labelled images
 

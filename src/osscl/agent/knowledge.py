@@ -53,9 +53,16 @@ class Knowledge:
     def unknown(self) -> Unknown:
         return unknown_from(self.head, self.world, self.calibration)
 
+    @property
+    def remembers_all(self) -> bool:
+        """Whether every labelled row is in memory, so that all can be judged again."""
+        return len(self.kept) == round(float(self.sums.counts.sum()))
+
     def renamed(self, old: str, new: str) -> "Knowledge":
+        """The same under another name: no answer changes."""
+        labels = tuple(new if name == old else name for name in self.kept_labels)
         scores = self.calibration.renamed(old, new)
-        return self._edited(self.sums.renamed(old, new), scores, lambda name: new if name == old else name)
+        return replace(self, sums=self.sums.renamed(old, new), calibration=scores, kept_labels=labels)
 
     def merged(self, gone: str, into: str) -> "Knowledge":
         """All rows of `gone` as if they had been labelled `into`."""
@@ -68,13 +75,13 @@ class Knowledge:
         return self._edited(self.sums.without(gone), scores, lambda name: None if name == gone else name)
 
     def relabeled(self, row: Tensor, old: str, new: str | None) -> "Knowledge":
-        """Take a labelled row (width,) out of one class, and into another one unless `new` is None."""
+        """Take one labelled row (width,) out of a class, and into another one unless `new` is None."""
         sums = self.sums.without_row(row, old)
         if new is not None:
             added = summarise(row[None], torch.zeros(1, dtype=torch.long), [new], self.sums.widths)
             sums = sums.joined(added)
-        same = [torch.equal(row, kept) and label == old for kept, label in self._memory()]
-        labels = [new if is_it else label for is_it, label in zip(same, self.kept_labels, strict=True)]
+        same = [i for i, (kept, label) in enumerate(self._memory()) if label == old and torch.equal(row, kept)]
+        labels = [new if i in same[:1] else label for i, label in enumerate(self.kept_labels)]
         left = [i for i, label in enumerate(labels) if label is not None]
         kept_labels = tuple(label for label in labels if label is not None)
         examples = tuple(self.kept_examples[i] for i in left)
@@ -91,7 +98,8 @@ class Knowledge:
         left = [i for i, name in enumerate(names) if name is not None]
         kept, labels = self.kept[left], tuple(name for name in names if name is not None)
         memory = kept, labels, tuple(self.kept_examples[i] for i in left)
-        return _refitted(sums, self.world, kept, labels, memory, self.trials, calibration)
+        edited = Knowledge(sums, self.world, self.trials, calibration, *memory)
+        return _fitted(sums, self.world, kept, labels, memory) if edited.remembers_all else edited
 
     def state(self) -> dict[str, Any]:
         """As nested tensors and lists to store."""
@@ -137,7 +145,7 @@ def learn_rows(
 ) -> Knowledge:
     """Learn labelled rows (n, width) and the sums of a pile on top of what is known; then n may be 0.
 
-    Labelled rows in memory are judged again with the new classes. With memory 0 only the scores they left count.
+    If all labelled rows are in memory, they are judged again with the new classes; else the results they left count.
     Example pictures are made only of new rows that stay in memory.
     """
     sums = before.sums if before is not None else None
@@ -155,28 +163,25 @@ def learn_rows(
     new = make_examples([i - len(past) for i in in_memory if i >= len(past)])
     examples = (*(past[i] for i in in_memory if i < len(past)), *new)
     memorized = kept[in_memory], tuple(kept_labels[i] for i in in_memory), examples
-    carried = before if before is not None and not len(before.kept) else None
-    trials = carried.trials if carried is not None else None
-    calibration = carried.calibration if carried is not None else None
-    return _refitted(sums, world, kept, kept_labels, memorized, trials, calibration)
+    if before is None or before.remembers_all:
+        return _fitted(sums, world, kept, kept_labels, memorized)
+    if not len(rows):
+        return Knowledge(sums, world, before.trials, before.calibration, *memorized)
+    return _fitted(sums, world, rows, labels, memorized, before)
 
 
-def _refitted(
+def _fitted(
     sums: ClassSums,
     world: PileSums,
     rows: Tensor,
     labels: Sequence[str],
     memory: Memory,
-    trials: Trials | None,
-    calibration: Calibration | None,
+    before: Knowledge | None = None,
 ) -> Knowledge:
-    """Weigh heads and calibrate on these rows, each left out; without any row, keep the earlier results."""
-    if not len(rows) and trials is not None and calibration is not None:
-        return Knowledge(sums, world, trials, calibration, *memory)
+    """Weigh heads and calibrate on these rows, each left out, and on the results of earlier rows."""
     targets = torch.tensor([sums.names.index(label) for label in labels], dtype=torch.long)
-    carried = None if len(rows) and len(memory[0]) else trials
-    head = fit_embedding_head(sums, rows, targets, carried)
-    unknown = fit_unknown(head, world, rows, targets, None if carried is None else calibration)
+    head = fit_embedding_head(sums, rows, targets, None if before is None else before.trials)
+    unknown = fit_unknown(head, world, rows, targets, None if before is None else before.calibration)
     made = Knowledge(sums, world, head.trials, unknown.calibration, *memory)
     made.__dict__.update(head=head, unknown=unknown)  # computed already
     return made

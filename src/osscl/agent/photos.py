@@ -72,7 +72,7 @@ class PhotoStep:
         labels = tuple(self.labels[row] for row in rows)
         digests = tuple(self.digests[row] for row in rows)
         pictures = tuple(self.pictures[row] for row in rows) if self.pictures else ()
-        left, skipped = self.rows[list(rows)], len(self.labels) - len(rows)
+        left, skipped = self.rows[list(rows)], self.skipped + len(self.labels) - len(rows)
         return replace(self, rows=left, labels=labels, digests=digests, pictures=pictures, skipped=skipped)
 
     def examples(self, rows: Sequence[int]) -> list[bytes]:
@@ -131,14 +131,15 @@ class PhotoLearner:
         return self.step(found, labels, pile)
 
     def step(self, labeled: Embedded, labels: Sequence[Any], pile: Embedded) -> PhotoStep:
-        """Validate one step of images that are embedded already."""
+        """Validate one step of images that are embedded already; copies of a labelled image count once."""
         if not len(labeled) and not len(pile):
             raise DataError("nothing to learn from: give labelled images, unlabelled images, or both")
         names, digests = as_class_names(labels), image_digests(labeled)
         require_consistent(digests, names)
         others = torch.tensor(image_digests(pile), dtype=torch.long)
         content = hashlib.blake2b(repr((digests, names)).encode() + others.numpy().tobytes(), digest_size=16)
-        return PhotoStep(image_rows(labeled), names, digests, pile, others, content.hexdigest(), labeled.pictures())
+        whole = PhotoStep(image_rows(labeled), names, digests, pile, others, content.hexdigest(), labeled.pictures())
+        return whole.only(_first_of_each(torch.tensor(digests, dtype=torch.long)).nonzero()[:, 0].tolist())
 
     def digests(self, images: Photos) -> tuple[int, ...]:
         return image_digests(self.embed(images))

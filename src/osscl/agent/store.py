@@ -59,7 +59,7 @@ class LearnedStep:
     device: str
     osscl: str = __version__
     further: tuple[str, ...] = ()  # known classes that got more images
-    repeated: int = 0  # labelled images skipped because they were learned before
+    repeated: int = 0  # labelled images skipped: learned before, or copies of another one
     choice: HeadChoice | None = None  # with a pretrained encoder
     edit: str = ""  # a change that learned nothing, such as "renamed cat to tiger"
 
