@@ -47,6 +47,7 @@ def test_an_agents_life(typed, folders):
     place = folders / "agent"
     code, shown, _ = typed("fit", place, "--labeled", folders / "week1", "--unlabeled", folders / "pile", *GREY)
     assert code == 0 and "2 new classes; 8 labelled images, 40 unlabelled" in shown and "digit 0, digit 1" in shown
+    assert "only 40 unlabelled images for embeddings of" in " ".join(shown.split())
     code, shown, _ = typed("update", place, "--labeled", folders / "week2", *CPU)
     assert code == 0 and "digit 2, digit 3" in shown and "4 classes; ursl-plus-unlimited, schedule smoke" in shown
     assert "without unlabelled images the statistics of earlier classes are dropped" in " ".join(shown.split())
@@ -82,6 +83,11 @@ def test_an_image_that_changed_its_class_is_named(typed, folders, taught):
         code, shown, errors = typed("update", taught, "--labeled", week, *pile, *CPU)
         assert code == 0 and words in shown and "damaged.png" in errors
         assert f"skipped: {moved}: already learned as digit 0" in errors
+
+
+def test_bundling_without_an_encoder_is_refused_before_training(refuses, folders):
+    refuses("fit", folders / "agent", "--labeled", folders / "week1", "--bundle", *GREY, words="--bundle requires")
+    assert not (folders / "agent").exists()
 
 
 def test_one_picture_in_two_classes_is_refused(refuses, folders):

@@ -11,8 +11,17 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
 from osscl.agent.evaluation import Evaluation, compare_with_truth
-from osscl.agent.given import are_integers, labelled_images, plain_images, unlabelled_images
-from osscl.agent.inputs import NO_IMAGES, LearnedImages, StepInput, as_class_names, class_ids
+from osscl.agent.inputs import (
+    NO_IMAGES,
+    LearnedImages,
+    StepInput,
+    are_integers,
+    as_class_names,
+    class_ids,
+    labeled_images,
+    plain_images,
+    unlabeled_images,
+)
 from osscl.agent.network import NetworkLearner
 from osscl.agent.photos import PhotoLearner, PhotoSettings
 from osscl.agent.recipe import make_recipe
@@ -180,8 +189,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _checked(self, images: Any, labels: Any, unlabeled: Any) -> tuple[StepInput, bool]:
         """The step that was given, and whether its labels are integers."""
         learner = self.learner  # wrong parameters are reported before images are read
-        images, labels = (None, ()) if images is None else labelled_images(images, labels)
-        return learner.check(images, labels, unlabelled_images(unlabeled)), are_integers(labels)
+        images, labels = (None, ()) if images is None else labeled_images(images, labels)
+        return learner.check(images, labels, unlabeled_images(unlabeled)), are_integers(labels)
 
     def fit_step(self, given: StepInput) -> Self:
         """As `fit`, with a step that the learner has checked."""
@@ -412,7 +421,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def test(self, images: Any, labels: Any = None) -> Evaluation:
         """Compare predictions with true labels; images of classes never learned should look unknown."""
-        images, labels = labelled_images(images, labels)
+        images, labels = labeled_images(images, labels)
         return compare_with_truth(self.predict_detailed(images), as_class_names(labels), self.class_names)
 
     def score(self, images: Any, labels: Any = None) -> float:

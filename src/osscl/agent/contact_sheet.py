@@ -2,6 +2,7 @@
 
 import os
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -11,6 +12,7 @@ from urllib.parse import quote
 from jinja2 import Environment
 from PIL import ImageOps
 
+from osscl.agent.sorting import SortedPicture
 from osscl.data.pictures import read_photo
 from osscl.errors import DataError
 
@@ -72,3 +74,29 @@ def contact_sheet(
 
 def _count(n: int) -> str:
     return f"{n} picture{'s' * (n != 1)}" + (f", the first {MOST_SHOWN} shown" if n > MOST_SHOWN else "")
+
+
+def sheet_of(pictures: Sequence[SortedPicture]) -> str:
+    """The contact sheet of sorted pictures, unknown ones first."""
+    folders: dict[str, list[ShownPicture]] = {}
+    counts = Counter(str(picture.target.parent) for picture in pictures)
+    for picture in sorted(pictures, key=lambda picture: (picture.known is not False, *rank(picture))):
+        shown = folders.setdefault(str(picture.target.parent), [])
+        if len(shown) == MOST_SHOWN:
+            continue
+        caption = f"nearest: {picture.name}" if picture.known is False else f"{picture.probability:.2f}"
+        score = "" if picture.score is None else f", score {picture.score:.3f}"
+        details = f"{picture.file}: {picture.name} {picture.probability:.2f}{score}"
+        shown.append(ShownPicture(picture.target, caption, details, picture.file))
+    notes = ["Captions: the probability of the class, or the nearest class of an unknown picture."]
+    if any(picture.known is None for picture in pictures):
+        notes.append("This method does not detect unknown pictures: each went to its most likely class.")
+    return contact_sheet(f"{len(pictures)} sorted pictures", notes, folders, counts)
+
+
+def rank(picture: SortedPicture) -> tuple[bool, str, int, float]:
+    """Classes by name, then groups by number; the most certain picture of a folder first."""
+    certainty = picture.score if picture.score is not None else picture.probability
+    is_unknown = picture.known is False
+    number = int(picture.target.parent.name.removeprefix("group-")) if is_unknown else 0
+    return is_unknown, "" if is_unknown else str(picture.target.parent), number, -certainty

@@ -20,11 +20,17 @@ def load(path: str | Path, device: str = "auto", *, method: type | None = None) 
     place = Path(path)
     if place.suffix == ".onnx" or place.is_file():
         return OnnxModel(place)
-    exported_config(place)  # those of other programs are refused
-    entry = read_entry(place, tensors=False)
+    photos = photo_model(place, device)
+    return load_model(place, device, method=method) if photos is None else photos
+
+
+def photo_model(folder: Path, device: str) -> PhotoModel | None:
+    """The model of an agent with a pretrained encoder; None for other models."""
+    exported_config(folder)  # those of other programs are refused
+    entry = read_entry(folder, tensors=False)
     if "knowledge" not in entry:
-        return load_model(place, device, method=method)
-    require_export(place, entry)
-    found = ContinualClassifier.load(place, device, finished=True).model
+        return None
+    require_export(folder, entry)
+    found = ContinualClassifier.load(folder, device, finished=True).model
     assert isinstance(found, PhotoModel)
     return found

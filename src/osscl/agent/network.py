@@ -44,6 +44,13 @@ class NetworkLearner:
         self.agent: Method | None = None
         self.setting: Setting | None = None
 
+    @property
+    def width(self) -> int:
+        """Numbers in the embedding by which images look known or not; 0 for methods without one."""
+        reference = getattr(self.agent, "reference", None)
+        owner, name = (self.agent, "learner") if reference is None else (reference, "encoder")
+        return int(getattr(getattr(owner, name, getattr(self.agent, "encoder", None)), "width", 0))
+
     def check(self, images: Images | None, labels: Sequence[Any], unlabeled: Images | None) -> PixelStep:
         require_arrays(images, unlabeled)
         return check_pixels(images, labels, unlabeled)

@@ -86,6 +86,8 @@ def fit(
         seed=seed, augmentation=augmentation, device=device,
     )  # fmt: skip
     _ = made.learner  # wrong settings are reported before images are read
+    if bundle:
+        _photo_learner(made, "--bundle")
     pixels = PixelFormat(1 if grey else 3, size or DEFAULT_SIZE)
     made = _same_agent(made, agent, labeled, pixels, device)
     if encoder is None and method is None and schedule is None and lite0_weights() is None:

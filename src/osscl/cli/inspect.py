@@ -133,7 +133,7 @@ def warnings_about(made: "ContinualClassifier") -> list[str]:
     if last.let_in is not None and last.let_in > (0.5 if trained else 0.9) * last.unlabeled:
         found.append(f"{last.let_in} of {last.unlabeled} unlabelled images look known; unknown ones may go unnoticed")
     if isinstance(learner, NetworkLearner):
-        width, pile = getattr(getattr(learner.agent, "encoder", None), "width", 0), last.unlabeled
+        width, pile = learner.width, last.unlabeled
     else:
         assert learner.knowledge is not None
         width, pile = max(learner.encoder.widths), learner.knowledge.world.count

@@ -57,7 +57,7 @@ def predict(
     if folder.suffix == ".onnx" or folder.is_file():
         _predict_onnx(folder, images, (threshold, reject), top or 3, format)
         return
-    if (photos := photo_model(folder, device, threshold, reject)) is not None:
+    if (photos := photos_or_none(folder, device, threshold, reject)) is not None:
         _predict_photos(photos, images, reject, top or 3, format)
         return
     loaded = load_model(folder, device)
@@ -75,26 +75,22 @@ def predict(
         raise typer.Exit(2)
 
 
-def photo_model(folder: Path, device: str, threshold: float | None, reject: float | None) -> "PhotoModel | None":
-    """The model of an agent with a pretrained encoder; None for other models."""
-    from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.hub_export import exported_config, require_export
-    from osscl.agent.photos import PhotoModel
-    from osscl.runs.model import read_entry
+def photos_or_none(folder: Path, device: str, threshold: float | None, reject: float | None) -> "PhotoModel | None":
+    """The model of an agent with a pretrained encoder; None for other models. Refuses the other kind's option."""
+    from osscl.agent.loading import photo_model
 
     _require_share(reject)
-    exported_config(folder)  # those of other programs are refused
-    entry = read_entry(folder, tensors=False)
-    if "knowledge" not in entry:
-        if reject is not None:
-            raise UserError("--reject requires an agent with a pretrained encoder; use --threshold")
-        return None
+    found = photo_model(folder, device)
+    if found is None and reject is not None:
+        raise UserError("--reject requires an agent with a pretrained encoder; use --threshold")
+    if found is not None:
+        _refuse_threshold(threshold)
+    return found
+
+
+def _refuse_threshold(threshold: float | None) -> None:
     if threshold is not None:
         raise UserError("--threshold is for models without a pretrained encoder; use --reject")
-    require_export(folder, entry)
-    made = ContinualClassifier.load(folder, device, finished=True).model
-    assert isinstance(made, PhotoModel)
-    return made
 
 
 def _require_share(reject: float | None) -> None:
@@ -115,6 +111,10 @@ def _image_files(paths: list[Path]) -> tuple[list[Path], list[str]]:
     return files, problems
 
 
+def _first_of(problems: list[str]) -> UserError:
+    return UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+
+
 def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: float | None, top: int, form: str) -> None:
     if not images:
         raise UserError("give images to predict")
@@ -122,7 +122,7 @@ def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: flo
     found = photos.learner.embed(files)
     problems += [one.reason for one in found.skipped]
     if not len(found):
-        raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+        raise _first_of(problems)
     report_problems(problems)
     predictions = photos.predict_embedded(found, reject)
     _show(predictions, [str(files[i]) for i in found.indices], [], top, form)
@@ -144,8 +144,7 @@ def _predict_onnx(
 
     threshold, reject = limits
     _require_share(reject)
-    if threshold is not None:
-        raise UserError("--threshold is for models without a pretrained encoder; use --reject")
+    _refuse_threshold(threshold)
     model = OnnxModel(file)
     if not images:
         raise UserError("give images to predict")
@@ -153,7 +152,7 @@ def _predict_onnx(
     found, more = model.predict_files(files, reject)
     problems += more
     if not found:
-        raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+        raise _first_of(problems)
     report_problems(problems)
     _show(found[0], [str(path) for path in found[1]], [], top, form)
     _explain_known(model.reject if reject is None else reject, form)
@@ -169,7 +168,7 @@ def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool
     rows, kept, unread = decoded(files, loaded.images.size, loaded.images.channels)
     problems += unread
     if not kept:
-        raise UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+        raise _first_of(problems)
     report_problems(problems)
     return rows, list(map(str, kept)), bool(problems)
 
@@ -309,19 +308,20 @@ def sort(
     device: Device = "auto",
 ) -> None:  # fmt: skip
     """Sort pictures into one folder per class, and unknown ones into groups that can be named and learned next."""
+    from osscl.agent.contact_sheet import sheet_of
     from osscl.agent.sorting import PAGE, new_folder, place_pictures, require_new_folder
     from osscl.cli.show import quoted
     from osscl.storage import write_text
 
     require_new_folder(into, [*images, model])
-    photos = photo_model(model, device, threshold, reject)
+    photos = photos_or_none(model, device, threshold, reject)
     if photos is not None:
         pictures = _sorted_photos(photos, images, reject, groups)
     else:
         pictures = _sorted_pixels(model, images, threshold, groups, device)
     with new_folder(into) as draft:
         done, missing = place_pictures(pictures, draft, link=link)
-        write_text(draft / PAGE, _page(done))
+        write_text(draft / PAGE, sheet_of(done))
     report_problems([f"{picture.file}: no longer exists" for picture in missing])
     _show_counts(done)
     typer.echo(f"open:     {into / PAGE}")
@@ -363,38 +363,11 @@ def _sorted_pixels(
 
 def _show_counts(pictures: "Sequence[SortedPicture]") -> None:
     """Print the number of pictures in each folder."""
+    from osscl.agent.contact_sheet import rank
     from osscl.cli.show import console, new_table
 
-    counts = Counter(str(picture.target.parent) for picture in sorted(pictures, key=_rank))
+    counts = Counter(str(picture.target.parent) for picture in sorted(pictures, key=rank))
     shown = new_table("folder", "pictures")
     for folder, n in counts.items():
         shown.add_row(printable(folder), str(n))
     console().print(shown)
-
-
-def _page(pictures: "Sequence[SortedPicture]") -> str:
-    """The contact sheet, unknown pictures first."""
-    from osscl.agent.contact_sheet import MOST_SHOWN, ShownPicture, contact_sheet
-
-    folders: dict[str, list[ShownPicture]] = {}
-    counts = Counter(str(picture.target.parent) for picture in pictures)
-    for picture in sorted(pictures, key=lambda picture: (picture.known is not False, *_rank(picture))):
-        shown = folders.setdefault(str(picture.target.parent), [])
-        if len(shown) == MOST_SHOWN:
-            continue
-        caption = f"nearest: {picture.name}" if picture.known is False else f"{picture.probability:.2f}"
-        score = "" if picture.score is None else f", score {picture.score:.3f}"
-        details = f"{picture.file}: {picture.name} {picture.probability:.2f}{score}"
-        shown.append(ShownPicture(picture.target, caption, details, picture.file))
-    notes = ["Captions: the probability of the class, or the nearest class of an unknown picture."]
-    if any(picture.known is None for picture in pictures):
-        notes.append("This method does not detect unknown pictures: each went to its most likely class.")
-    return contact_sheet(f"{len(pictures)} sorted pictures", notes, folders, counts)
-
-
-def _rank(picture: "SortedPicture") -> tuple[bool, str, int, float]:
-    """Classes by name, then groups by number; the most certain picture of a folder first."""
-    certainty = picture.score if picture.score is not None else picture.probability
-    is_unknown = picture.known is False
-    number = int(picture.target.parent.name.removeprefix("group-")) if is_unknown else 0
-    return is_unknown, "" if is_unknown else str(picture.target.parent), number, -certainty
