@@ -71,7 +71,7 @@ def test_an_image_of_the_pile_is_recognised_up_to_rounding_and_counted():
 
 def test_kinds_never_met_look_less_known():
     model = fitted(pile=drawn(kinds(0, 8, 10), 1))
-    known, never = model.known(drawn(kinds(0, 4, 50), 5)), model.known(drawn(kinds(8, 10, 50), 6))
+    known, never = model.known_share(drawn(kinds(0, 4, 50), 5)), model.known_share(drawn(kinds(8, 10, 50), 6))
     assert known.median() > 0.3 and never.median() < 0.05
     assert float(known.min()) > 0 and float(known.max()) < 1
 
@@ -100,7 +100,7 @@ def test_scores_of_an_earlier_step_are_carried_without_its_rows(each: int, most:
 def test_piles_smaller_than_the_embedding(rows: int):
     pile = drawn(kinds(0, 10, 1)[:rows], 4)
     model = fitted(pile=pile)
-    assert model.known(drawn(kinds(0, 10, 2), 5)).isfinite().all()
+    assert model.known_share(drawn(kinds(0, 10, 2), 5)).isfinite().all()
 
 
 def test_one_class_of_one_image_rejects_nothing():
@@ -171,4 +171,4 @@ def test_a_broad_class_does_not_make_unknown_images_look_known():
     new = drawn(kinds(4, 10, 50), 5)
     scores, nearest = model.scores(new)
     order = scores.argsort()
-    assert bool((model.known(new)[order].diff() >= 0).all()) and 0 in nearest.tolist()
+    assert bool((model.known_share(new)[order].diff() >= 0).all()) and 0 in nearest.tolist()

@@ -135,11 +135,11 @@ class KnownShare(nn.Module):
     def __init__(self, unknown: Unknown) -> None:
         super().__init__()
         self.layers, head = unknown.layers, unknown.head
-        self.count = unknown.all_rows[0].count
-        for i, all_rows in zip(self.layers, unknown.all_rows, strict=True):
+        self.count = unknown.backgrounds[0].count
+        for i, background in zip(self.layers, unknown.backgrounds, strict=True):
             within, means = _inverse(head.spreads[i], SHRUNK), head.sums.means[i].to(WIDE)
-            self.register_buffer(f"middle{i}", all_rows.middle)
-            self.register_buffer(f"around{i}", all_rows.inverse.float())
+            self.register_buffer(f"middle{i}", background.middle)
+            self.register_buffer(f"around{i}", background.inverse.float())
             self.register_buffer(f"within{i}", within.float())
             self.register_buffer(f"to_means{i}", (means @ within).T)
             self.register_buffer(f"of_means{i}", ((means @ within) * means).sum(1))

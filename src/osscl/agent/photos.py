@@ -278,7 +278,7 @@ class PhotoModel:
         """Predictions for embeddings (n, width)."""
         with one_thread():
             probabilities = self.knowledge.head.predict_proba(rows).float()
-            share = self.knowledge.unknown.known(rows).float()
+            share = self.knowledge.unknown.known_share(rows).float()
         best = probabilities.max(1)
         names = tuple(self.classes[c] for c in best.indices.tolist())
         known = share >= (self.reject if reject is None else reject)

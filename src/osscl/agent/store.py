@@ -52,7 +52,7 @@ class LearnedStep:
     classes: tuple[str, ...]  # new ones
     labeled: int
     unlabeled: int
-    let_in: int | None  # unlabelled images that passed the gate; None for methods without one
+    let_in: int | None  # unlabelled images that look known; None if the learner does not say
     seconds: float
     content: str  # hash of all its images and labels
     date: str

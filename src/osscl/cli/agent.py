@@ -187,7 +187,7 @@ def back(
         raise UserError(f"no agent in {agent}: `osscl fit` creates one")
     go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
     show_history(ContinualClassifier.load(agent, "cpu", finished=True))
-    typer.echo(f"{agent} is {model.removesuffix('.safetensors')} again; the model that it was is kept under its number")
+    typer.echo(f"{agent} is {model.removesuffix('.safetensors')} again; the previous model is kept under its number")
 
 
 def rename(

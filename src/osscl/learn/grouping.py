@@ -128,7 +128,7 @@ def _best(found: Sequence[Tensor], sample: Tensor) -> Tensor:
 def criterion(sample: Tensor, centres: Tensor) -> float:
     """Bayesian information criterion of equal round Gaussians with a higher penalty; less is better.
 
-    Deviation: the penalty is half as high again because real kinds are not round, which the plain one counts as more.
+    Deviation: the penalty is half as high again since classes are not spherical, and the plain criterion splits them.
     """
     n, d = min(len(sample), ENOUGH), sample.shape[1]
     inside = float(torch.cdist(sample, centres).min(1).values.square().mean()) / max(d, 1)

@@ -119,7 +119,7 @@ def copies_in(world: PileSums, marks: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Everything:
+class Background:
     """The Gaussian of all rows of one layer, labelled or not."""
 
     middle: Tensor  # (d,)
@@ -127,8 +127,8 @@ class Everything:
     count: float
 
 
-def everything(sums: ClassSums, world: PileSums, layer: int) -> Everything:
-    """Labels and pile together; each row weighs the same. One class alone is compared with nothing."""
+def background_of(sums: ClassSums, world: PileSums, layer: int) -> Background:
+    """Labels and pile together; each row weighs the same. With one class and no pile there is no background."""
     counts, means = sums.counts, sums.means[layer].double()
     total = float(counts.sum()) + world.count
     pile = world.means[layer].double()
@@ -137,7 +137,7 @@ def everything(sums: ClassSums, world: PileSums, layer: int) -> Everything:
     scatter = sums.scatters[layer].double() + world.scatters[layer].double()
     scatter = scatter + off.T @ (counts[:, None] * off) + world.count * torch.outer(away, away)
     inverse = _inverse(scatter / max(total - 1, 1.0))
-    return Everything(middle, inverse if world.count or len(counts) > 1 else torch.zeros_like(inverse), total)
+    return Background(middle, inverse if world.count or len(counts) > 1 else torch.zeros_like(inverse), total)
 
 
 def _inverse(covariance: Tensor) -> Tensor:
@@ -147,10 +147,10 @@ def _inverse(covariance: Tensor) -> Tensor:
     return inverse
 
 
-def far_from_everything(rows: Tensor, all_rows: Everything, copies: Tensor) -> Tensor:
+def far_from_background(rows: Tensor, background: Background, copies: Tensor) -> Tensor:
     """Squared distances (n,) to the mean of all rows, computed without the row's own `copies` (n,)."""
-    off, n = rows - all_rows.middle, all_rows.count
-    plain = ((off @ all_rows.inverse) * off).sum(1)
+    off, n = rows - background.middle, background.count
+    plain = ((off @ background.inverse) * off).sum(1)
     others = (n - copies).clamp(min=1)
     share = (1 - SHRUNK) / max(n - 1, 1.0) * copies * n / others
     return plain / (1 - share * plain).clamp(min=1e-3) * (n / others) ** 2
@@ -269,7 +269,7 @@ class Unknown:
     head: EmbeddingHead
     world: PileSums
     layers: tuple[int, ...]
-    all_rows: tuple[Everything, ...]  # for each of the layers
+    backgrounds: tuple[Background, ...]  # for each of the layers
     expected: Tensor  # (k,) score of a typical row of each class, summed over the layers
     calibration: Calibration
 
@@ -278,14 +278,14 @@ class Unknown:
         sums = self.head.sums
         x, copies = split_layers(rows, sums.widths), copies_in(self.world, marks_of(rows, sums.widths))
         parts = []
-        for layer, all_rows in zip(self.layers, self.all_rows, strict=True):
+        for layer, background in zip(self.layers, self.backgrounds, strict=True):
             spread = self.head.spreads[layer]
             near = without_noise(distances(x[layer], sums.means[layer], spread, SHRUNK), sums.counts, spread, SHRUNK)
-            parts.append(far_from_everything(x[layer], all_rows, copies)[:, None] - near)
+            parts.append(far_from_background(x[layer], background, copies)[:, None] - near)
         best = torch.stack(parts).sum(0).max(1)
         return best.values, best.indices
 
-    def known(self, rows: Tensor) -> Tensor:
+    def known_share(self, rows: Tensor) -> Tensor:
         """The share of known images that look less known than each row, (n,)."""
         return self.known_scores().share_below(self.scores(rows)[0])
 
@@ -296,14 +296,14 @@ class Unknown:
 
     def rejects(self, rows: Tensor, reject: float = 0.05) -> Tensor:
         """Whether each row counts as unknown, (n,); about a share `reject` of known rows does."""
-        return self.known(rows) < reject
+        return self.known_share(rows) < reject
 
 
 def fit_unknown(
     head: EmbeddingHead, world: PileSums, rows: Tensor, targets: Tensor, before: Calibration | None = None
 ) -> Unknown:
     """Calibrate on the labelled rows of this step, each left out, and on the stored scores of earlier steps."""
-    each = tuple(everything(head.sums, world, layer) for layer in range(len(head.sums.means)))
+    each = tuple(background_of(head.sums, world, layer) for layer in range(len(head.sums.means)))
     expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
     layers = layers_for(head)
     found = left_out_scores(head, each, rows, targets, layers)
@@ -315,17 +315,17 @@ def fit_unknown(
 def unknown_from(head: EmbeddingHead, world: PileSums, calibration: Calibration) -> Unknown:
     """As `fit_unknown` with a calibration that was stored."""
     layers = layers_for(head)
-    each = tuple(everything(head.sums, world, layer) for layer in layers)
+    each = tuple(background_of(head.sums, world, layer) for layer in layers)
     expected = torch.stack([expected_scores(head, one, i) for i, one in zip(layers, each, strict=True)], 1)
     return Unknown(head, world, layers, each, expected.sum(1), calibration)
 
 
-def expected_scores(head: EmbeddingHead, all_rows: Everything, layer: int) -> Tensor:
+def expected_scores(head: EmbeddingHead, background: Background, layer: int) -> Tensor:
     """The score that a row of each class has on average by the two Gaussians, (k,)."""
     sums, within = head.sums, head.spreads[layer]
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
-    spread_around = (all_rows.inverse * sums.scatters[layer].double()).sum() / max(within.degrees, 1.0)
-    return far_from_everything(means, all_rows, none) + spread_around - within.noise(SHRUNK)
+    spread_around = (background.inverse * sums.scatters[layer].double()).sum() / max(within.degrees, 1.0)
+    return far_from_background(means, background, none) + spread_around - within.noise(SHRUNK)
 
 
 def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
@@ -340,16 +340,16 @@ def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
 
 
 def left_out_scores(
-    head: EmbeddingHead, each: Sequence[Everything], rows: Tensor, targets: Tensor, layers: Sequence[int]
+    head: EmbeddingHead, each: Sequence[Background], rows: Tensor, targets: Tensor, layers: Sequence[int]
 ) -> Calibration:
     """Scores of labelled rows, each left out, for the class that is nearest by these layers."""
     sums, picked = head.sums, tried_rows(head.sums, targets)
     x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
     once, others = torch.ones(len(y), dtype=torch.float64), left_out_counts(sums.counts, y)
-    for layer, all_rows in enumerate(each):
+    for layer, background in enumerate(each):
         spread = head.spreads[layer]
         near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], spread, SHRUNK)
         near = without_noise(near, others, spread, SHRUNK)
-        parts.append(far_from_everything(x[layer], all_rows, once)[:, None] - near)
+        parts.append(far_from_background(x[layer], background, once)[:, None] - near)
     nearest = torch.stack([parts[layer] for layer in layers]).sum(0).argmax(1)
     return Calibration(sums.names, torch.stack([p.gather(1, nearest[:, None])[:, 0] for p in parts], 1), nearest)
