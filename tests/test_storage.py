@@ -355,6 +355,12 @@ def test_files_set_aside_never_replace_each_other(tmp_path):
         (tmp_path / "checkpoint.safetensors").write_text(content)
         set_aside(tmp_path / "checkpoint.safetensors", "damaged")
     assert names_in(tmp_path) == [f"checkpoint.damaged{end}" for end in ("", "-2", "-3")]
+    (tmp_path / "checkpoint.damaged").unlink()
+    for content in "de":
+        (tmp_path / "checkpoint.safetensors").write_text(content)
+        set_aside(tmp_path / "checkpoint.safetensors", "damaged")
+    kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert kept == {f"checkpoint.damaged{end}": text for end, text in zip(("", "-2", "-3", "-4"), "dbce", strict=True)}
 
 
 # ----- drafts of killed writers

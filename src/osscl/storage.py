@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -206,8 +207,8 @@ def refuse_to_overwrite(file: Path | None) -> None:
 
 def set_aside(file: Path, why: str) -> Path:
     """Rename a file to a free name that ends in `why`, and return that name: nothing is deleted."""
-    taken = len(list(file.parent.glob(f"{file.stem}.{why}*")))
-    return file.replace(file.with_suffix(f".{why}-{taken + 1}" if taken else f".{why}"))
+    names = (file.with_suffix(f".{why}-{n}" if n > 1 else f".{why}") for n in itertools.count(1))
+    return file.replace(next(name for name in names if not (name.exists() or name.is_symlink())))
 
 
 # ----- locks
