@@ -18,6 +18,7 @@ from osscl.methods.base import SMOKE
 from osscl.runs.checkpoint import Options
 from osscl.runs.record import read_records
 from osscl.runs.spec import EXPERIMENTS, make_spec
+from osscl.storage import write_state
 from osscl.tools import tune as tuning
 from osscl.tools.search_space import PAPER, Choice, Range, Tied, changed, own_point, space_of
 from osscl.tools.tune import (
@@ -185,6 +186,23 @@ def test_a_trial_that_falls_behind_is_pruned_at_that_step(played, tmp_path):
         ("pruned", {0: 95, 1: 64}, None),
     ]  # fmt: skip
     assert best_trial(found) == found[1]
+
+
+def test_a_pruned_trial_leaves_no_checkpoint(played, tmp_path, monkeypatch):
+    run_one = tuning.run_one
+
+    def checkpointed(spec, options):
+        for _ in range(2):
+            write_state(options.out / spec.id / "checkpoint", {}, keep_previous=True)
+        return run_one(spec, options)
+
+    monkeypatch.setattr(tuning, "run_one", checkpointed)
+    played.scripts[:] = [[90, 80], [50, 40]]
+    plan = search(tmp_path, prune_after=1)
+    run_trials(plan, Options(), 2)
+    assert states(plan) == ["finished", "pruned"]
+    finished, pruned = (sorted(path.name for path in (tmp_path / "runs" / s.id).iterdir()) for s in played.began)
+    assert finished == ["checkpoint-previous.safetensors", "checkpoint.safetensors"] and pruned == []
 
 
 def test_no_trial_is_pruned_before_enough_are_finished(played, tmp_path):

@@ -19,6 +19,7 @@ from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.engine import run_one
 from osscl.runs.record import StepRecord
 from osscl.runs.spec import RunSpec
+from osscl.storage import remove_state
 from osscl.tools.search_space import Choice, Range, Space, changed, own_point
 
 DIGITS = 4  # of a number drawn from a range, so that commands stay readable
@@ -221,7 +222,7 @@ def _run_spec(study: Any, trial: Any, search: Search, spec: RunSpec, options: Op
         try:
             record = run_one(spec, replace(options, out=search.folder / "runs", watcher=watcher))
         except TrialPruned:
-            (search.folder / "runs" / spec.id / "checkpoint.safetensors").unlink(missing_ok=True)  # never resumed
+            remove_state(search.folder / "runs" / spec.id / "checkpoint")  # never resumed
             raise
     watcher.report(dict(enumerate(record.overall)))
     return record.final
