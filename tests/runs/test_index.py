@@ -210,6 +210,26 @@ def test_an_answer_is_not_kept_if_a_file_changes_while_it_is_made(files):
     assert kept.KeptAnswer("how many", files).get() is None
 
 
+def test_a_file_that_vanishes_before_it_is_checked_is_not_kept(files, monkeypatch):
+    asked, entries = kept.KeptAnswer("how many", files), kept.Kept("listed", files)
+    stamp, still = kept.stamp_of(files[0]), kept.stamp_of
+
+    def removed_afterwards(path):
+        found = still(path)
+        path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(kept, "stamp_of", removed_afterwards)
+    asked.put("four")
+    monkeypatch.setattr(kept, "stamp_of", still)
+    entries.add(files[0], stamp, "text")
+    assert entries.get(files[0]) is None
+    monkeypatch.setattr(kept, "_is_settled", lambda path: True)
+    entries.add(files[0], stamp, "text")
+    entries.write()
+    assert not kept.index_file().exists()
+
+
 def test_a_damaged_answer_is_not_given(files):
     kept.KeptAnswer("how many", files).put("four")
     with sqlite3.connect(kept.index_file()) as database:

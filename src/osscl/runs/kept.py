@@ -38,7 +38,7 @@ def index_file() -> Path:
 
 class Kept:
     """Texts by file in one table of the index: each is valid while size, times and inode of the file, and the code of
-    this package, are unchanged, and its digest is right. Without the index everything takes longer and is the same."""
+    this package, are unchanged, and its digest is right. The index only saves time."""
 
     def __init__(self, table: str, paths: Sequence[Path]) -> None:
         self.table, self.is_used = table, len(paths) >= MANY
@@ -47,7 +47,9 @@ class Kept:
 
     def get(self, path: Path) -> str | None:
         """The text that was kept for a file, if the file has not changed since."""
-        return self.text(_key(path), stamp_of(path))
+        with contextlib.suppress(OSError):  # it may be gone
+            return self.text(_key(path), stamp_of(path))
+        return None
 
     def text(self, key: bytes, stamp: str) -> str | None:
         """The text that was kept by this key, if its stamp is the same."""
@@ -56,8 +58,9 @@ class Kept:
 
     def add(self, path: Path, stamp: str, text: str) -> None:
         """Keep a text that was made from a file, unless the file has changed since the stamp or a moment ago."""
-        if self.is_used and _is_settled(path) and stamp_of(path) == stamp:
-            self.put(_key(path), stamp, text)
+        with contextlib.suppress(OSError):  # it may be gone
+            if self.is_used and _is_settled(path) and stamp_of(path) == stamp:
+                self.put(_key(path), stamp, text)
 
     def put(self, key: bytes, stamp: str, text: str) -> None:
         self._new[key] = stamp, text
@@ -165,7 +168,10 @@ def _code() -> str:
 
 
 def _is_settled(path: Path) -> bool:
-    return time.time_ns() - path.stat().st_mtime_ns > UNSETTLED
+    """Whether a file is there and was not written a moment ago."""
+    with contextlib.suppress(OSError):
+        return time.time_ns() - path.stat().st_mtime_ns > UNSETTLED
+    return False
 
 
 def _digest(key: bytes, stamp: str, text: str) -> bytes:
