@@ -209,8 +209,13 @@ def test_an_invalid_change_says_why(change, message):
 
 
 def test_a_group_is_not_changed_as_a_whole_and_by_field():
-    with pytest.raises(SpecError, match="inner is already set as a whole"):
-        override(FULL, ["inner={rate: 1}", "inner.rate=3"])
+    for changes in (
+        ["inner={rate: 1}", "inner.rate=3"],
+        ["inner.rate=3", "inner={rate: 1}"],
+        ["inner.rate=3", "inner=1"],
+    ):
+        with pytest.raises(SpecError, match=r"^inner: set it as a whole or field by field, not both$"):
+            override(FULL, changes)
 
 
 @pytest.mark.parametrize(

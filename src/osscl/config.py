@@ -202,13 +202,18 @@ def override(spec: T, changes: Sequence[str]) -> T:
         except (yaml.YAMLError, ValueError, OverflowError, RecursionError):  # ValueError: an impossible date
             raise SpecError(f"{path}: cannot read the value {shown(text)}") from None
         *groups, name = path.strip().split(".")
-        group = changed
+        group, place = changed, ""
         for outer in groups:
-            group = group.setdefault(outer, Group())
-            if not isinstance(group, Group):
-                raise SpecError(f"{path.strip()}: {outer} is already set as a whole")
+            group, place = group.setdefault(outer, Group()), _dotted(place, outer)
+            _refuse_both(not isinstance(group, Group), place)
+        _refuse_both(isinstance(group.get(name), Group), _dotted(place, name))
         group[name] = value
     return _changed(spec, changed, "") if changed else spec
+
+
+def _refuse_both(set_both_ways: bool, place: str) -> None:
+    if set_both_ways:
+        raise SpecError(f"{place}: set it as a whole or field by field, not both")
 
 
 def _changed(spec: Any, group: Group, where: str) -> Any:
