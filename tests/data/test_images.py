@@ -1,7 +1,17 @@
 import numpy as np
+import pytest
 import torch
 
-from osscl.data.images import Decoded, ImageBank, Labeled, canonical, concat, content_hash, in_canonical_order
+from osscl.data.images import (
+    Decoded,
+    ImageBank,
+    Labeled,
+    canonical,
+    columns_of,
+    concat,
+    content_hash,
+    in_canonical_order,
+)
 
 
 def random_rows(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -47,6 +57,17 @@ def test_moving_a_row_from_train_to_test_changes_the_content_hash():
     one = in_canonical_order(Decoded(images[:20], labels[:20], images[20:], labels[20:], ()))
     two = in_canonical_order(Decoded(images[:21], labels[:21], images[21:], labels[21:], ()))
     assert content_hash(one) != content_hash(two)
+
+
+def test_a_label_becomes_its_place_among_the_classes():
+    assert columns_of(torch.tensor([7, 0, 3, 7]), [3, 7, 0]).tolist() == [1, 2, 0, 1]
+    assert columns_of(torch.empty(0, dtype=torch.long), []).tolist() == []
+
+
+@pytest.mark.parametrize(("label", "classes"), [(3, []), (5, [0, 6]), (9, [0, 6])])
+def test_a_label_of_another_class_is_refused(label, classes):
+    with pytest.raises(ValueError, match=f"label {label} is not among the classes"):
+        columns_of(torch.tensor([*classes, label]), classes)
 
 
 def test_rows_and_concat_keep_images_with_their_labels():

@@ -282,6 +282,12 @@ class Unordered(Ursl):
         return report
 
 
+class NeverExtendsItsClasses(Ursl):
+    def begin_step(self, step):
+        super().begin_step(step)
+        self.classes = []
+
+
 class LosesItsMemory(Ursl):
     def load_state(self, state):
         super().load_state(state)
@@ -326,6 +332,7 @@ class SwallowsStops(Ursl):
         (ChangesTheStep, "step_unchanged", "step unchanged: labeled.images"),
         (NeedsUnlabelled, "empty_world", "no world"),
         (Unordered, "classes_met", "classes met: "),
+        (NeverExtendsItsClasses, "classes_met", "label 4 is not among the classes []"),
         (LosesItsMemory, "saved_and_reloaded", "saved and reloaded: memory"),
         (Stateless, "saved_and_reloaded", "saved and reloaded: load_state() needs '"),
         (StartsOver, "continues_exactly", "continues exactly: "),

@@ -52,11 +52,13 @@ def as_tensor(images: Tensor | Array) -> Tensor:
 
 
 def columns_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
-    """The index of each label in `classes`, (n,); -1 for labels that are not in it."""
-    places = torch.full((max(classes) + 1,), -1, device=labels.device)
-    places[torch.tensor(classes, device=labels.device)] = torch.arange(len(classes), device=labels.device)
-    known = labels < len(places)
-    return torch.where(known, places[labels.clamp(max=len(places) - 1)], -1)
+    """The index of each label in `classes`, (n,); raises ValueError for a label that is not in it."""
+    places = torch.full((max(classes, default=-1) + 2,), -1)  # the last: of any larger label
+    places[torch.tensor(classes, dtype=torch.long)] = torch.arange(len(classes))
+    columns = places.to(labels.device)[labels.clamp(max=len(places) - 1)]
+    if len(others := labels[columns < 0]):
+        raise ValueError(f"label {int(others[0])} is not among the classes {list(classes)}")
+    return columns
 
 
 @dataclass(frozen=True)
