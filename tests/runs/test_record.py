@@ -10,7 +10,7 @@ from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, SpecError
 from osscl.report.naming import method_label
 from osscl.report.tables import markdown
-from osscl.runs.record import read_record, record_to_plain
+from osscl.runs.record import read_record, record_to_plain, write_record
 from osscl.runs.spec import spec_from_plain
 from osscl.stream.build import build_stream
 
@@ -132,6 +132,23 @@ def test_a_record_of_a_users_method_is_checked_but_for_the_hash_in_its_id(tmp_pa
         file.write_text(json.dumps({**written, field: value}))
         with pytest.raises(DataError):
             read_record(file)
+
+
+def test_a_record_is_read_from_the_folder_of_its_run(tmp_path, monkeypatch):
+    record = read_record(KEPT[0])
+    folder = tmp_path / record.id
+    write_record(record, folder / f"{record.id}.json")
+    (tmp_path / "linked").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    assert (
+        read_record(folder)
+        == read_record(str(folder))
+        == read_record(tmp_path / "linked")
+        == read_record(".")
+        == record
+    )
+    with pytest.raises(DataError, match=f"{tmp_path.name}.json cannot be read as a record: No such file"):
+        read_record(tmp_path)
 
 
 @pytest.mark.parametrize("seed", [0, 5])

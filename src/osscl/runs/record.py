@@ -175,9 +175,11 @@ def _digest(data: Mapping[str, Any]) -> str:
 
 
 def read_record(path: Path | str, config: type | None = None) -> RunRecord:
-    """Read a record; a damaged file is a DataError of one line. `config`: see `spec_from_plain`."""
+    """Read a record, from its file or the folder of its run; a damaged file is a DataError of one line. `config`: see
+    `spec_from_plain`."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        path = _record_file(Path(path))
+        data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise DataError(f"expected the format {FORMAT!r}")
         if "digest" in data and data.pop("digest") != _digest(data):  # version 0.1 wrote none
@@ -191,6 +193,11 @@ def read_record(path: Path | str, config: type | None = None) -> RunRecord:
         raise DataError(f"{path} cannot be read as a record: {error.strerror}") from None
     except (UserError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(f"{path} cannot be read as a record: {str(error)[:LONGEST_REASON]}") from None
+
+
+def _record_file(path: Path) -> Path:
+    """The record file of a run's folder, see `run`; a file is its own."""
+    return path / f"{path.resolve().name}.json" if path.is_dir() else path
 
 
 def flaw_of(record: RunRecord) -> str:
