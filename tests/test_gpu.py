@@ -34,7 +34,7 @@ def same_again():
 class Called(devices.Replay):
     """Never captures."""
 
-    def __init__(self, update, device, calls_before=0):
+    def __init__(self, update, device):
         super().__init__(update, torch.device("cpu"))
 
 

@@ -14,6 +14,7 @@ from osscl.config import flat, plain
 from osscl.errors import OutOfMemory, SpecError, lacks_memory
 
 WORTH_COMPILING = 512  # rows of a batch
+CALLS_BEFORE_CAPTURE = 3  # of an update, as written, before it becomes a CUDA graph
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -138,15 +139,14 @@ class Replay:
     compiles or allocates at first use. The output is overwritten by the next call.
     """
 
-    def __init__(self, update: Callable[..., Tensor], device: torch.device, calls_before: int = 3) -> None:
-        self.update, self.calls_before = update, calls_before
+    def __init__(self, update: Callable[..., Tensor], device: torch.device) -> None:
+        self.update, self.calls_before = update, CALLS_BEFORE_CAPTURE
         self.captures = device.type == "cuda"
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
         self.output: Tensor | None = None
-        self.side = (
-            torch.cuda.Stream(device) if self.captures else None
-        )  # required by graph capture for the calls before it
+        # Graph capture requires a stream of its own for the calls before it.
+        self.side = torch.cuda.Stream(device) if self.captures else None
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         if not self.captures:

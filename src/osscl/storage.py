@@ -282,13 +282,11 @@ def _save(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> N
         file.replace(path)
 
 
-def read_state(
-    path: Path, *, tensors: bool = True, damaged_as_none: bool = False, accept_unverified: bool = False
-) -> dict[str, Any] | None:
+def read_state(path: Path, *, tensors: bool = True, damaged_as_none: bool = False) -> dict[str, Any] | None:
     """The state in `path`, verified against its digest; None if there is no such file.
 
     Raises DamagedFile, or returns None with `damaged_as_none`, if the file is not what was written. Raises
-    UnsupportedFile for files of other programs and of versions without digests, which `accept_unverified` allows.
+    UnsupportedFile for files of other programs and of versions without digests.
     Without `tensors`, only the header is read and verified, and tensors are None."""
     path = path.with_suffix(SUFFIX)
     try:
@@ -297,7 +295,7 @@ def read_state(
         with safe_open(str(path), framework="pt") as file:
             found = {key: file.get_tensor(key) if tensors else None for key in file.keys()}  # noqa: SIM118 - not a dict
             metadata = dict(file.metadata() or {})
-        _verify(metadata, found if tensors else None, accept_unverified)
+        _verify(metadata, found if tensors else None)
         state = _with_tensors(json.loads(metadata["state"]), found)
         if not isinstance(state, dict):
             raise TypeError("not a state")
@@ -312,10 +310,8 @@ def read_state(
     return state
 
 
-def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | None, accept_unverified: bool) -> None:
+def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | None) -> None:
     if not metadata.keys() & {"format", "digest"}:
-        if accept_unverified and "state" in metadata:
-            return
         raise UnsupportedFile("was written by an older version of osscl or by another program")
     digest = metadata.pop("digest")
     if _digest_of_json(metadata) != digest:

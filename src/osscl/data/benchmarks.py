@@ -26,7 +26,6 @@ class DatasetSpec:
     name: str
     title: str
     licence: str
-    homepage: str
     channels: int
     size: int
     mean: tuple[float, ...]  # per channel, of pixels in [0, 1]
@@ -47,7 +46,6 @@ LETTERS = DatasetSpec(
     name="letters",
     title="Letters unlike any digit, 8 x 8, drawn by this package",
     licence="drawn here; the font is Aileron (CC0), as shipped with Pillow",
-    homepage="https://dotcolon.net/fonts/aileron",
     channels=1,
     size=8,
     mean=(0.309,),
@@ -65,7 +63,6 @@ DATASETS: dict[str, DatasetSpec] = {
         name="digits",
         title="Handwritten digits, 8 x 8, as shipped with scikit-learn",
         licence="CC BY 4.0 (UCI repository: Optical Recognition of Handwritten Digits)",
-        homepage="https://archive.ics.uci.edu/dataset/80",
         channels=1,
         size=8,
         mean=(0.305,),
@@ -86,7 +83,6 @@ DATASETS: dict[str, DatasetSpec] = {
         name="cifar10",
         title="CIFAR-10",
         licence="none stated by the authors, who ask to be cited",
-        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
         channels=3,
         size=32,
         mean=(0.4914, 0.4822, 0.4465),
@@ -107,7 +103,6 @@ DATASETS: dict[str, DatasetSpec] = {
         name="cifar100",
         title="CIFAR-100, fine labels",
         licence="none stated by the authors, who ask to be cited",
-        homepage="https://www.cs.toronto.edu/~kriz/cifar.html",
         channels=3,
         size=32,
         mean=(0.4914, 0.4822, 0.4465),
@@ -128,7 +123,6 @@ DATASETS: dict[str, DatasetSpec] = {
         name="tinyimagenet",
         title="Tiny-ImageNet-200, at 32 x 32",
         licence="none stated; a part of ImageNet, whose terms allow non-commercial research",
-        homepage="http://cs231n.stanford.edu",
         channels=3,
         size=32,
         mean=(0.4802, 0.4480, 0.3975),
@@ -147,8 +141,7 @@ DATASETS: dict[str, DatasetSpec] = {
     "caltech256": DatasetSpec(
         name="caltech256",
         title="Caltech-256, at 32 x 32",
-        licence="see the homepage; pictures gathered from the web",
-        homepage="https://data.caltech.edu/records/nyy15-4j048",
+        licence="see data.caltech.edu/records/nyy15-4j048; pictures gathered from the web",
         channels=3,
         size=32,
         mean=(0.485, 0.456, 0.406),  # ImageNet's
