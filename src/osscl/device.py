@@ -61,6 +61,20 @@ def synchronise(device: torch.device) -> None:
 
 
 @contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread inside the block; the setting is this thread's own."""
+    before = torch.get_num_threads()
+    if before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
 def naming_batches(config: object) -> Iterator[None]:
     """Where memory runs out inside the block, say which batches of a method's config decide how much is needed."""
     try:

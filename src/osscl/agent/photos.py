@@ -23,14 +23,14 @@ from osscl.agent.store import HeadChoice, StepOutcome
 from osscl.config import require
 from osscl.data.cache import cache_dir
 from osscl.data.folders import ReadProgress
-from osscl.device import prepare
+from osscl.device import one_thread, prepare
 from osscl.errors import DataError, UserError, unknown
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, split_layers
 from osscl.learn.grouping import comparable
 from osscl.learn.unknown import summarise_pile
 from osscl.runs.model import Prediction, joined
 from osscl.storage import draft_folder
-from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder, one_thread
+from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder
 
 Photos = Images | Sequence[str | Path | Image.Image]
 ROWS_AT_A_TIME = 4096  # rows in memory at a time

@@ -4,7 +4,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from osscl import __version__, metrics
 from osscl.data.benchmarks import dataset, folder_of, load_bank
 from osscl.data.cache import cache_dir, data_dir
 from osscl.data.images import ImageBank
-from osscl.device import pick_device, precision_of, prepare
+from osscl.device import one_thread, pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
 from osscl.methods import METHODS, method_name
 from osscl.methods.base import Method, Progress, Runtime, Setting, bytes_kept
@@ -180,16 +180,9 @@ def make_record(
     )
 
 
-@contextlib.contextmanager
-def threads_for(agent: Any) -> Iterator[None]:
+def threads_for(agent: Any) -> contextlib.AbstractContextManager[None]:
     """One thread for small networks: more slow them down, up to ten times on a busy machine."""
-    before = torch.get_num_threads()
-    if is_small(agent):
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return one_thread() if is_small(agent) else contextlib.nullcontext()
 
 
 def is_small(agent: Any) -> bool:

@@ -3,8 +3,7 @@
 import hashlib
 import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from osscl.device import one_thread
 from osscl.errors import DataError, UserError, unknown
 from osscl.storage import read_state, write_state
 from osscl.vision.efficientnet import INNER_BLOCKS, LAYER_WIDTHS, EfficientNetLite0, PooledLayers, efficientnet_lite0
@@ -214,17 +214,3 @@ def _lite0_from(state: Mapping[str, Tensor], path: Path) -> EfficientNetLite0:
         return efficientnet_lite0(state)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread inside the block; the setting is this thread's own."""
-    before = torch.get_num_threads()
-    if before == 1:
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
