@@ -16,7 +16,7 @@ from typer.main import get_command
 
 import osscl
 from osscl.cli import app
-from osscl.runs.record import read_records
+from osscl.runs.index import read_records
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

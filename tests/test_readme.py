@@ -10,7 +10,7 @@ import pytest
 
 from osscl.cli.show import comparison
 from osscl.methods import CONFIGURATIONS, METHODS, method_name
-from osscl.runs.record import read_records
+from osscl.runs.index import read_records
 from osscl.tools.bench import PASSES
 
 ROOT = Path(__file__).parents[1]

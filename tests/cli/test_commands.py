@@ -29,8 +29,9 @@ from osscl.methods.base import SMOKE, Progress
 from osscl.paper.score import measured
 from osscl.runs.checkpoint import Options
 from osscl.runs.evaluate import refuse_divergent_loss
+from osscl.runs.index import read_records
 from osscl.runs.model import load_model
-from osscl.runs.record import read_records, write_record
+from osscl.runs.record import write_record
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, configuration, experiment, make_spec, spec_from_plain
 from osscl.storage import locked, read_state, write_state

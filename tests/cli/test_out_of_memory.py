@@ -7,7 +7,7 @@ from osscl.device import naming_batches
 from osscl.errors import OutOfMemory
 from osscl.learn.optimiser import Descent
 from osscl.methods import CONFIGURATIONS
-from osscl.runs.record import read_records
+from osscl.runs.index import read_records
 from osscl.storage import read_state
 
 RUN = ("run", "digits", "--schedule", "smoke", "--device", "cpu", "--no-share-references")

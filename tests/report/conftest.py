@@ -8,7 +8,7 @@ import torch
 
 from osscl.data.images import ImageBank, Labeled
 from osscl.methods import CONFIGURATIONS
-from osscl.runs.record import read_records
+from osscl.runs.index import read_records
 
 RESULTS = Path(__file__).parents[2] / "results"
 KEPT = ("93df169921b7", "0c33d6e40a6d", "14bcaf241c7b")

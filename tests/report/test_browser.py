@@ -9,7 +9,7 @@ import pytest
 from osscl.data.benchmarks import load_bank
 from osscl.report.page import build_page
 from osscl.report.paper_comparison import compare_with_paper
-from osscl.runs.record import read_records
+from osscl.runs.index import read_records
 
 RESULTS = Path(__file__).parents[2] / "results"
 DESKTOP, PHONE = (1280, 900), (390, 844)

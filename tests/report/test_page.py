@@ -10,7 +10,8 @@ import pytest
 from osscl.report.formats import Column, Number, ResultTable
 from osscl.report.page import build_page, is_demo_page
 from osscl.report.paper_comparison import PaperComparison, compare_with_paper
-from osscl.runs.record import flaw_of, read_records
+from osscl.runs.index import read_records
+from osscl.runs.record import flaw_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 VILE = '</script><script>alert("x")</script>'

@@ -15,7 +15,8 @@ import pytest
 
 from osscl.errors import DataError
 from osscl.runs import index, kept
-from osscl.runs.record import read_record, read_records, write_record
+from osscl.runs.index import read_records
+from osscl.runs.record import read_record, write_record
 from osscl.runs.spec import with_seed
 
 KEPT = sorted((Path(__file__).parents[2] / "results" / "demo").glob("*.json"))

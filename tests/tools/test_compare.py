@@ -15,7 +15,8 @@ from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER, SHORT
 from osscl.report.naming import setting_words
 from osscl.report.tables import runs_by_method
-from osscl.runs.record import read_records, record_to_plain
+from osscl.runs.index import read_records
+from osscl.runs.record import record_to_plain
 from osscl.tools.compare import PairedDifference, pair_by_seed, pair_by_setting, same_stream, sign_test
 
 FIRST, SECOND = (30.1, 31.4, 29.7, 30.9), (28.0, 30.2, 30.0, 29.1)

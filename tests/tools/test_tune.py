@@ -16,7 +16,7 @@ from osscl.errors import Diverged, SpecError, Stopped, UserError
 from osscl.methods import AS_PRINTED, CONFIGURATIONS, URSL
 from osscl.methods.base import SMOKE
 from osscl.runs.checkpoint import Options
-from osscl.runs.record import read_records
+from osscl.runs.index import read_records
 from osscl.runs.spec import EXPERIMENTS, make_spec
 from osscl.storage import write_state
 from osscl.tools import tune as tuning

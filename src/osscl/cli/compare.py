@@ -137,7 +137,8 @@ def looked_up(results: list[Path] | None, out: Path) -> "tuple[list[RunRecord], 
 
 def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") -> "list[RunRecord]":
     """The records of a file, a folder or a configuration; damaged files are named and skipped."""
-    from osscl.runs.record import read_record, read_records
+    from osscl.runs.index import read_records
+    from osscl.runs.record import read_record
 
     path = Path(side)
     if path.is_file():

@@ -148,7 +148,8 @@ def refuse_missing(places: Sequence[Path]) -> None:
 
 def records_in(places: Sequence[Path]) -> "list[RunRecord]":
     """Every readable record in these folders and files, once; the others are named and skipped."""
-    from osscl.runs.record import read_record, read_records
+    from osscl.runs.index import read_records
+    from osscl.runs.record import read_record
 
     found: dict[str, RunRecord] = {}
     for place in places:
@@ -177,7 +178,7 @@ def records_in(places: Sequence[Path]) -> "list[RunRecord]":
 def banks_of(records: "Sequence[RunRecord]", data: Path | None) -> "dict[str, ImageBank]":
     """The data sets that the records name and that are present; pictures of the others are left out."""
     from osscl.data.benchmarks import load_bank
-    from osscl.data.cache import cache_dir, data_dir
+    from osscl.places import cache_dir, data_dir
 
     banks: dict[str, ImageBank] = {}
     for name in sorted({name for record in records for name in record.content}):

@@ -229,9 +229,8 @@ def _read_and_show_runs(
     folder: Path, files: Sequence[Path], begun: Sequence[Path], kept: "Kept", schedule: str | None, markdown: bool
 ) -> None:
     from osscl.report import tables
-    from osscl.runs.index import read_files
+    from osscl.runs.index import distinct_records, read_files
     from osscl.runs.kept import stamp_of
-    from osscl.runs.record import distinct_records
 
     stamps = {file: stamp_of(file) for file in files if kept.is_used and file.exists()}
     found = list(read_files(files))

@@ -13,9 +13,9 @@ from osscl.errors import DataError, SpecError
 from osscl.methods.base import DEMO, Schedule
 from osscl.paper.cells import ACCURACIES, Cell, Measure
 from osscl.runs.engine import reference_key
-from osscl.runs.index import read_files
+from osscl.runs.index import is_retimed, read_files
 from osscl.runs.kept import record_files
-from osscl.runs.record import RunRecord, is_retimed
+from osscl.runs.record import RunRecord
 from osscl.runs.spec import RunSpec
 
 Records = Mapping[str, RunRecord]  # by id; the second, timed record of a run by `retimed_id(id)`

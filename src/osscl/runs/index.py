@@ -2,14 +2,14 @@
 
 import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from osscl.errors import DataError
 from osscl.methods.base import PhaseReport
-from osscl.runs.kept import Kept, stamp_of
+from osscl.runs.kept import Kept, record_files, stamp_of
 from osscl.runs.record import (
     GateRecord,
     KnownRecord,
@@ -44,6 +44,30 @@ def read_files(paths: Sequence[Path]) -> Iterator[tuple[Path, RunRecord | DataEr
         except DataError as error:
             yield path, error
     kept.write()
+
+
+def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
+    """Every record below a folder, once, and one problem per damaged file."""
+    return distinct_records(read_files(record_files(folder)))
+
+
+def distinct_records(found: Iterable[tuple[Path, RunRecord | DataError]]) -> tuple[list[RunRecord], list[str]]:
+    """The records of these files, each once, and one problem per damaged file."""
+    records: dict[str, RunRecord] = {}
+    problems = []
+    for path, record in found:
+        if isinstance(record, DataError):
+            problems.append(str(record))
+            continue
+        first = records.setdefault(record.id, record)
+        if first is not record and first != record and not is_retimed(first, record):
+            problems.append(f"{path} is another record of {record.id}")
+    return list(records.values()), problems
+
+
+def is_retimed(first: RunRecord, other: RunRecord) -> bool:
+    """Whether another record of a run has the time that the first one lacks."""
+    return other.made_by.timed and not first.made_by.timed
 
 
 # ----- entries

@@ -2,14 +2,13 @@
 
 import dataclasses
 import functools
-import hashlib
 import json
 import operator
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +17,8 @@ from osscl import metrics
 from osscl.config import added_later, from_plain, plain
 from osscl.errors import DataError, UserError, shown
 from osscl.methods.base import PhaseReport
-from osscl.runs.kept import record_files
 from osscl.runs.spec import ForeignConfig, RunSpec, spec_from_plain, spec_to_plain
-from osscl.storage import write_text
+from osscl.storage import DIGEST, seal, unsealed, write_text
 
 FORMAT = "osscl record 1"
 BINS = 50  # of the score histograms, over [-1, 1]
@@ -166,12 +164,7 @@ def record_to_plain(record: RunRecord) -> dict[str, Any]:
 
 def write_record(record: RunRecord, path: Path) -> None:
     """Write one file atomically."""
-    data = record_to_plain(record)
-    write_text(path, json.dumps({**data, "digest": _digest(data)}, indent=1, allow_nan=False) + "\n")
-
-
-def _digest(data: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(data, sort_keys=True).encode(), digest_size=16).hexdigest()
+    write_text(path, json.dumps(seal(record_to_plain(record)), indent=1, allow_nan=False) + "\n")
 
 
 def read_record(path: Path | str, config: type | None = None) -> RunRecord:
@@ -182,8 +175,8 @@ def read_record(path: Path | str, config: type | None = None) -> RunRecord:
         data = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(data, dict) or data.get("format") != FORMAT:
             raise DataError(f"expected the format {FORMAT!r}")
-        if "digest" in data and data.pop("digest") != _digest(data):  # version 0.1 wrote none
-            raise DataError("it is damaged or was edited: its content is not what was written")
+        if DIGEST in data:  # version 0.1 wrote none
+            data = unsealed(data)
         del data["format"]
         record = from_plain(RunRecord, {**data, "spec": spec_from_plain(data.get("spec", {}), config, recorded=True)})
         if flaw := flaw_of(record):
@@ -301,32 +294,6 @@ def _flaw_of_step(step: StepRecord, where: str) -> str:
         if not (0 <= gate.passed <= step.unlabeled and 0 <= gate.pseudo_labeled <= step.unlabeled):
             return f"{where}: passed and pseudo_labeled must be in [0, {step.unlabeled}], the unlabelled rows"
     return "" if all(0 <= value <= 1 for value in shares if value is not None) else f"{where}: shares must be in [0, 1]"
-
-
-def read_records(folder: Path) -> tuple[list[RunRecord], list[str]]:
-    """Every record below a folder, once, and one problem per damaged file."""
-    from osscl.runs.index import read_files  # which imports this module
-
-    return distinct_records(read_files(record_files(folder)))
-
-
-def distinct_records(found: "Iterable[tuple[Path, RunRecord | DataError]]") -> tuple[list[RunRecord], list[str]]:
-    """The records of these files, each once, and one problem per damaged file."""
-    records: dict[str, RunRecord] = {}
-    problems = []
-    for path, record in found:
-        if isinstance(record, DataError):
-            problems.append(str(record))
-            continue
-        first = records.setdefault(record.id, record)
-        if first is not record and first != record and not is_retimed(first, record):
-            problems.append(f"{path} is another record of {record.id}")
-    return list(records.values()), problems
-
-
-def is_retimed(first: RunRecord, other: RunRecord) -> bool:
-    """Whether another record of a run has the time that the first one lacks."""
-    return other.made_by.timed and not first.made_by.timed
 
 
 def commit() -> str:
