@@ -16,7 +16,7 @@ from torch import Tensor
 from osscl import metrics
 from osscl.agent.photos import PhotoLearner, PhotoModel, PhotoSettings, image_rows
 from osscl.data.benchmarks import load_bank
-from osscl.data.cache import cache_dir
+from osscl.places import cache_dir
 from osscl.runs.spec import EXPERIMENTS
 from osscl.stream.build import build_stream
 from osscl.stream.step import Stream

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from osscl.data import cache
-from osscl.data.cache import cache_dir, data_dir, fingerprint, load_decoded, store_decoded
+from osscl.data.cache import fingerprint, load_decoded, store_decoded
 from osscl.data.images import Decoded, content_hash
+from osscl.places import cache_dir, data_dir
 
 
 @pytest.fixture(autouse=True)

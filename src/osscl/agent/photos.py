@@ -21,13 +21,13 @@ from osscl.agent.inputs import Images, as_class_names, require_consistent
 from osscl.agent.knowledge import Knowledge, learn_rows
 from osscl.agent.store import HeadChoice, StepOutcome
 from osscl.config import require
-from osscl.data.cache import cache_dir
 from osscl.data.folders import ReadProgress
 from osscl.device import one_thread, prepare
 from osscl.errors import DataError, UserError, unknown
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, split_layers
 from osscl.learn.grouping import comparable
 from osscl.learn.unknown import summarise_pile
+from osscl.places import cache_dir
 from osscl.runs.model import Prediction, joined
 from osscl.storage import draft_folder
 from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder

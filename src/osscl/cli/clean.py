@@ -29,8 +29,8 @@ def clean(
 ) -> None:
     """Show the space that caches and leftovers use, and delete them if confirmed. Records, specs and models stay."""
     from osscl.cli.show import console, counted, new_table
-    from osscl.data.cache import cache_dir
     from osscl.errors import UserError
+    from osscl.places import cache_dir
 
     for folder in folders or ():
         if not folder.is_dir():

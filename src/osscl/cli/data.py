@@ -20,7 +20,7 @@ def list_data(data: DataOption = None) -> None:
     """List the data sets: licence, whether they are present, expected folder."""
     from osscl.cli.show import DASH, console, new_table
     from osscl.data.benchmarks import DATASETS
-    from osscl.data.cache import data_dir
+    from osscl.places import data_dir
 
     folder = data_dir(data)
     shown = new_table("set", "description", "licence", "present", "expected in", caption=f"data folder: {folder}")
@@ -37,8 +37,8 @@ def fetch_data(
 ) -> None:
     """Download, verify and extract the official archives; an archive already in the folder is reused."""
     from osscl.data.benchmarks import dataset
-    from osscl.data.cache import data_dir
     from osscl.data.fetch import fetch
+    from osscl.places import data_dir
 
     for name in names:
         dataset(name)  # refuse a wrong name before a long download
@@ -53,8 +53,8 @@ def verify_data(
 ) -> None:
     """Read all files of data sets and compare their content with the official one and with the cache."""
     from osscl.data.benchmarks import dataset, verify_dataset
-    from osscl.data.cache import cache_dir, data_dir
     from osscl.errors import DataError
+    from osscl.places import cache_dir, data_dir
 
     for name in names:
         dataset(name)

@@ -267,7 +267,7 @@ def _summary(
 
 def _bank(name: str, data: Path | None) -> "ImageBank":
     from osscl.data.benchmarks import load_bank
-    from osscl.data.cache import cache_dir, data_dir
+    from osscl.places import cache_dir, data_dir
 
     return load_bank(name, data_dir(data), cache_dir())
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from osscl import places
 from osscl.data import cache, demo, readers
 from osscl.data.images import Decoded, ImageBank, as_bank, content_hash, in_canonical_order
 from osscl.errors import DataError, unknown
@@ -197,7 +198,7 @@ def folder_of(name: str, data_dir: Path | str) -> Path | None:
 def load_bank(name: str, data_dir: Path | str | None = None, cache_dir: Path | None = None) -> ImageBank:
     """A data set as tensors on the CPU. `data_dir` defaults to the folder that runs use; with `cache_dir`, files are
     decoded, and embedded sets made, only once."""
-    folder = folder_of(name, cache.data_dir(None) if data_dir is None else data_dir)
+    folder = folder_of(name, places.data_dir(None) if data_dir is None else data_dir)
     if cache_dir is None:
         return as_bank(name, *_read(dataset(name), folder))
     place = decoded_place(name, folder, cache_dir)

@@ -15,12 +15,12 @@ from torch import nn
 
 from osscl import __version__, metrics
 from osscl.data.benchmarks import dataset, folder_of, load_bank
-from osscl.data.cache import cache_dir, data_dir
 from osscl.data.images import ImageBank
 from osscl.device import one_thread, pick_device, precision_of, prepare
 from osscl.errors import SpecError, Stopped
 from osscl.methods import METHODS, method_name
 from osscl.methods.base import Method, Progress, Runtime, Setting, bytes_kept
+from osscl.places import cache_dir, data_dir
 from osscl.runs.checkpoint import Options, Position, RunCheckpointer, set_aside_on_divergence
 from osscl.runs.evaluate import (
     evaluate,
