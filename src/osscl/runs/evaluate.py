@@ -113,22 +113,26 @@ def judge_known(method: Method, stream: Stream, t: int) -> KnownRecord | None:
             "try a lower learning rate"
         )
     held_out = [stream.evaluation(k).images for k in range(len(stream))]
-    kinds = [
+    images = (
         torch.cat(held_out[: t + 1]),
-        torch.cat(held_out[t:])[len(held_out[t]) :],
+        torch.cat([held_out[0][:0], *held_out[t + 1 :]]),
         stream.foreign_images(FOREIGN_ROWS),
-    ]
-    scores = torch.cat([method.known_scores(images).cpu() for images in kinds])
-    kind = torch.repeat_interleave(torch.tensor([len(images) for images in kinds]))
-    met, foreign, known = kind == 0, kind == 2, scores > threshold
+    )
+    seen, later, foreign = (method.known_scores(part).cpu() for part in images)
+    scores = torch.cat((seen, later, foreign))
+    is_seen = torch.arange(len(scores)) < len(seen)
     return KnownRecord(
-        auroc=metrics.auroc(scores, met),
-        fpr95=metrics.fpr_at_recall(scores, met, 0.95),
-        fpr95_unknown=metrics.fpr_at_recall(-scores, ~met, 0.95),
-        recall=metrics.share(known, met),
-        foreign=metrics.share(known, foreign),
+        auroc=metrics.auroc(scores, is_seen),
+        fpr95=metrics.fpr_at_recall(scores, is_seen, 0.95),
+        fpr95_unknown=metrics.fpr_at_recall(-scores, ~is_seen, 0.95),
+        recall=_share_above(seen, threshold),
+        foreign=_share_above(foreign, threshold),
         threshold=threshold,
     )
+
+
+def _share_above(scores: Tensor, threshold: float) -> float | None:
+    return metrics.share(scores > threshold, torch.ones_like(scores, dtype=torch.bool))
 
 
 def histogram(scores: Tensor) -> tuple[int, ...]:

@@ -123,7 +123,7 @@ def _border(x: Tensor) -> Tensor:
 
 
 def enhance(x: Tensor, plain: Tensor, signed: Tensor) -> Tensor:
-    """Interpolate from `base` to x and beyond, as Pillow's enhancers do."""
+    """Interpolate from `plain` to x and beyond, as Pillow's enhancers do."""
     factor = 1 + STRONGEST * signed
     return (plain + factor * (x - plain)).clamp(0, 1)
 
