@@ -137,6 +137,16 @@ def new_classifier(backbone: str, name: str, setting: Setting, runtime: Runtime)
     return build_on_device(make, seeded(setting.seed, "init", name), runtime.device)
 
 
+def new_memory(setting: Setting, runtime: Runtime) -> Memory:
+    """The memory M before the first step."""
+    return Memory(setting.memory, setting.no_images().to(runtime.device))
+
+
+def load_memory(memory: Memory, saved: State) -> None:
+    """Load the images that were saved as `vars(memory.labeled)`, to the memory's device."""
+    memory.labeled = Labeled(**saved).to(memory.labeled.images.device)
+
+
 def head_fit(
     encoder: BackboneModule, step: Step, memory: Memory, classes: Sequence[int], setting: Setting, name: str = "head"
 ) -> HeadFit:

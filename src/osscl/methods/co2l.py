@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from osscl.config import added_later, require, require_declared
-from osscl.data.images import Labeled, concat
+from osscl.data.images import concat
 from osscl.errors import SpecError
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import Head, HeadConfig, fit_head
-from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, rebuilt
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import LearnerConfig
 from osscl.seeding import seeded
@@ -90,7 +89,7 @@ class Co2l:
         self.past: Encoder | None = None
         pretrains = config.unlabeled == "pretrain"
         self.pretrained = Reference(config.reference, setting, self.phases) if pretrains else None
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.head: Head | None = None
 
     def learn(self, step: Step) -> StepReport:
@@ -178,5 +177,5 @@ class Co2l:
         self.past = restored(self.teacher(), state["past"])
         if self.pretrained is not None:
             self.pretrained.load_state(state["pretrained"])
-        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        load_memory(self.memory, state["memory"])
         self.head = rebuilt(Head, state["head"], device)

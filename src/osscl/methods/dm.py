@@ -24,7 +24,6 @@ from osscl.learn.linear_head import (
     fit_head,
     rank_in_class,
 )
-from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import fixmatch, logit_distillation
 from osscl.methods.base import (
@@ -34,7 +33,9 @@ from osscl.methods.base import (
     State,
     StepReport,
     head_fit,
+    load_memory,
     new_classifier,
+    new_memory,
     our_head,
     rebuilt,
     require_classifier,
@@ -115,7 +116,7 @@ class Dm:
         self.passing = torch.inf  # the score that an image of a past class must reach
         self.epsilon = 0.0  # strength of the input perturbation
         self.pseudo: Tensor | None = None  # of this step's U_t
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
         self.phases = Phases(setting, runtime)
         self.ridge: Head | None = None  # a control: our head on this model's features
@@ -295,7 +296,7 @@ class Dm:
         self.passing = torch.inf if state["passing"] is None else state["passing"]
         self.epsilon = state["epsilon"]
         self.pseudo = None if state["pseudo"] is None else state["pseudo"].to(device)
-        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        load_memory(self.memory, state["memory"])
         self.ridge = rebuilt(Head, state.get("ridge"), device)  # models of earlier versions have none
         self.phases.load_state(state["phases"])
 

@@ -13,13 +13,24 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from osscl.config import require, require_declared, require_not_negative, require_positive
-from osscl.data.images import Labeled, columns_of, concat
+from osscl.data.images import columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import BALANCING, OUR_HEAD, Head, class_weights, fit_head
-from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import distance_from_even, logit_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, new_classifier, our_head, rebuilt
+from osscl.methods.base import (
+    Phases,
+    Runtime,
+    Setting,
+    State,
+    StepReport,
+    head_fit,
+    load_memory,
+    new_classifier,
+    new_memory,
+    our_head,
+    rebuilt,
+)
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.backbones import require_backbone
@@ -103,7 +114,7 @@ class Gd:
         self.model = new_classifier(config.backbone, "model", setting, runtime)
         self.current = new_classifier(config.backbone, "current", setting, runtime)  # C
         self.past: Classifier | None = None  # P
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.views = WeakAugmentation(setting.augmentation.flip, brightness=63 / 255, contrast=0.8)
         self.phases = Phases(setting, runtime)
         self.ridge: Head | None = None  # a control: our head on this model's features
@@ -236,6 +247,6 @@ class Gd:
         self.model.load(state["model"])
         self.current.load(state["current"])
         self.past = restored(frozen_copy(self.model), state["past"])
-        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        load_memory(self.memory, state["memory"])
         self.ridge = rebuilt(Head, state.get("ridge"), device)  # models of earlier versions have none
         self.phases.load_state(state["phases"])

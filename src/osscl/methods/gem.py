@@ -18,9 +18,19 @@ from osscl.config import require_not_negative
 from osscl.data.images import Labeled, columns_of
 from osscl.device import SideBySide, compiled_for_several_gradients
 from osscl.learn.batches import Shuffled
-from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
-from osscl.methods.base import Phase, Phases, Runtime, Setting, State, StepReport, new_classifier, require_classifier
+from osscl.methods.base import (
+    Phase,
+    Phases,
+    Runtime,
+    Setting,
+    State,
+    StepReport,
+    load_memory,
+    new_classifier,
+    new_memory,
+    require_classifier,
+)
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.encoder import in_chunks
@@ -125,7 +135,7 @@ class Gem:
         self.classes: list[int] = []
         self.sizes: list[int] = []  # number of new classes of each step
         self.model = new_classifier(config.backbone, "model", setting, runtime)
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.views = WeakAugmentation(setting.augmentation.flip)
         self.phases = Phases(setting, runtime)
 
@@ -146,9 +156,12 @@ class Gem:
         batches = Shuffled(len(step.labeled), config.batch, seed, names, device)
         past = self._past_steps() if config.constrained else []
         kept = Shuffled(sum(map(len, past)), max(1, sum(map(len, past))), seed, (*names, "memory"), device)
-        phase = self.phases.train("model", [self.model], config.optimiser, config.epochs, [(batches, 1), (kept, 1)])
+        updates = self.setting.schedule.updates(config.epochs, batches.per_epoch)
         # Separate passes are not compiled: each would be bound to one buffer of its statistics.
-        phase.compiles = config.memory_statistics == "joint" and bool(past) and phase.updates >= MANY
+        compiles = config.memory_statistics == "joint" and bool(past) and updates >= MANY
+        phase = self.phases.train(
+            "model", [self.model], config.optimiser, config.epochs, [(batches, 1), (kept, 1)], compiles=compiles
+        )
         update = GemUpdate(self, step.labeled, past, phase)
         for batch in phase.batches():
             phase.report(update(*batch))
@@ -178,7 +191,7 @@ class Gem:
     def load_state(self, state: State) -> None:
         self.classes, self.sizes = list(state["classes"]), list(state["sizes"])
         self.model.load(state["model"])
-        self.memory.labeled = Labeled(**state["memory"]).to(self.runtime.device)
+        load_memory(self.memory, state["memory"])
         self.phases.load_state(state["phases"])
 
 

@@ -14,10 +14,20 @@ from torch import Tensor, nn
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import class_sums
-from osscl.learn.memory import Memory, herded
+from osscl.learn.memory import herded
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import sigmoid_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, new_classifier, require_classifier
+from osscl.methods.base import (
+    Phases,
+    Runtime,
+    Setting,
+    State,
+    StepReport,
+    load_memory,
+    new_classifier,
+    new_memory,
+    require_classifier,
+)
 from osscl.seeding import seeded
 from osscl.stream.step import Step
 from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, restored
@@ -54,7 +64,7 @@ class Icarl:
         self.classes: list[int] = []
         self.model = new_classifier(config.backbone, "model", setting, runtime)
         self.past: Classifier | None = None
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.means = torch.empty(0, self.model.width, device=runtime.device)  # one unit row per class
         self.views = WeakAugmentation(setting.augmentation.flip)
         self.phases = Phases(setting, runtime)
@@ -161,7 +171,7 @@ class Icarl:
         self.classes = list(state["classes"])
         self.model.load(state["model"])
         self.past = restored(frozen_copy(self.model), state["past"])
-        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        load_memory(self.memory, state["memory"])
         self.means = state["means"].to(device)
         self.phases.load_state(state["phases"])
 

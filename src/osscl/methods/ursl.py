@@ -11,11 +11,11 @@ from osscl.data.images import Labeled, concat
 from osscl.errors import SpecError
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import Head, HeadConfig, fit_head
-from osscl.learn.memory import Memory, MemoryConfig
+from osscl.learn.memory import MemoryConfig
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, rebuilt
+from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
 from osscl.methods.gate import Gate, GateConfig, Segregated, fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
@@ -94,7 +94,7 @@ class Ursl:
         rng = seeded(setting.seed, "init", "learner")
         self.learner = new_encoder(config.learner.net, setting.images, rng, runtime.device, runtime.precision)
         self.past: Encoder | None = None  # SL_{t-1}
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.gate: Gate | None = None
         self.scored: tuple[Tensor, Tensor] | None = None  # S and the nearest class of every row of U_t
         self.head: Head | None = None
@@ -262,7 +262,7 @@ class Ursl:
             self.reference.load_state(state["reference"])
         self.learner.load_state_dict(state["learner"])
         self.past = restored(self.teacher(self.learner), state["past"])
-        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        load_memory(self.memory, state["memory"])
         self.gate = rebuilt(Gate, state["gate"], device)
         self.scored = (state["scored"][0].to(device), state["scored"][1].to(device)) if state["scored"] else None
         self.head = rebuilt(Head, state["head"], device)

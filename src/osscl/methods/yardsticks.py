@@ -9,7 +9,6 @@ from osscl.config import require_declared
 from osscl.data.images import Labeled, columns_of, concat
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import OUR_HEAD, Head, HeadConfig, fit_head
-from osscl.learn.memory import Memory
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods.base import (
     Phases,
@@ -18,7 +17,9 @@ from osscl.methods.base import (
     State,
     StepReport,
     head_fit,
+    load_memory,
     new_classifier,
+    new_memory,
     rebuilt,
     require_classifier,
 )
@@ -60,7 +61,7 @@ class ReferenceOnly:
         self.classes: list[int] = []
         self.phases = Phases(setting, runtime)
         self.reference = Reference(config.reference, setting, self.phases)
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.head: Head | None = None
 
     def learn(self, step: Step) -> StepReport:
@@ -95,7 +96,7 @@ class ReferenceOnly:
         self.classes = list(state["classes"])
         self.phases.load_state(state["phases"])
         self.reference.load_state(state["reference"])
-        self.memory.labeled = Labeled(**state["memory"]).to(device)
+        load_memory(self.memory, state["memory"])
         self.head = rebuilt(Head, state["head"], device)
 
 
@@ -125,7 +126,7 @@ class Supervised:
         self.config, self.setting, self.runtime = config, setting, runtime
         self.classes: list[int] = []
         self.model = new_classifier(config.backbone, "model", setting, runtime)
-        self.memory = Memory(setting.memory, setting.no_images().to(runtime.device))
+        self.memory = new_memory(setting, runtime)
         self.views = WeakAugmentation(setting.augmentation.flip)
         self.phases = Phases(setting, runtime)
 
@@ -169,5 +170,5 @@ class Supervised:
     def load_state(self, state: State) -> None:
         self.classes = list(state["classes"])
         self.model.load(state["model"])
-        self.memory.labeled = Labeled(**state["memory"]).to(self.runtime.device)
+        load_memory(self.memory, state["memory"])
         self.phases.load_state(state["phases"])
