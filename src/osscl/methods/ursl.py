@@ -29,7 +29,7 @@ class LearnerConfig:
     """The learner network and its three losses (Eq. 7)."""
 
     net: EncoderConfig = field(default_factory=EncoderConfig)
-    sup: float = 1.0  # weight of L_sup
+    sup: float = 1.0  # weight of L_sup. Deviation: Eq. 7 has no such weight, that is, 1
     gamma: float = 0.2  # weight of L_TD
     lam: float = 0.2  # weight of L_KD
     tau: float = 0.1  # temperature of L_sup
@@ -109,8 +109,9 @@ class Ursl:
         found = self.segregate(step)  # lines 5-8
         self.train_learner(step, found)  # lines 9-15
         with self.phases.timed("head"):
-            # Deviation: line 16 comes after line 17, so the head still has all images that M held during the step.
-            self.fit_head(step, found)  # line 17, at every step, so that predict() is always valid
+            # Deviation: line 17 is after the loop in the paper. Here every step fits the head, so that predict() is
+            # always valid, and before line 16, so that the head still has all images that M held during the step.
+            self.fit_head(step, found)  # line 17
             self.update_memory(step)  # line 16
         self.scored = None
         return StepReport(self.phases.reports(), found.report, dict(self.notes))
@@ -119,7 +120,7 @@ class Ursl:
         """Both networks continue from the previous step; the learner's weights are also kept as SL_{t-1}."""
         self.scored, self.notes = None, {}
         self.classes.extend(step.new_classes)
-        self.memory.add(step.further)
+        self.memory.add(step.further)  # Deviation: not in the paper, whose streams have no such images
         if step.index > 0:
             self.past = self.teacher(self.learner)
 
@@ -187,8 +188,7 @@ class Ursl:
 
     def fit_head(self, step: Step, found: Segregated) -> None:
         """A linear head on the learner, from T_t and M."""
-        fit = head_fit(self.learner, step, self.memory, self.classes, self.setting)
-        self.head = fit_head(self.config.head, fit)
+        self.head = fit_head(self.config.head, head_fit(self.learner, step, self.memory, self.classes, self.setting))
 
     def update_memory(self, step: Step) -> None:
         """Keep equally many images of every class, ranked by the reference if the policy needs it."""
