@@ -14,6 +14,7 @@ from osscl.learn.embedded import (
     candidates,
     distances,
     fit_embedding_head,
+    leave_out,
     left_out_distances,
     split_layers,
     summarise,
@@ -73,13 +74,40 @@ def test_left_out_distances_are_those_of_a_fit_without_the_row(shrinkage: float)
     sums = summarise(x, y, NAMES, WIDTHS)
     spread = Spread.of(sums.scatters[0], sums.degrees)
     part = split_layers(x, WIDTHS)[0]
-    found = left_out_distances(part, y, sums.counts, sums.means[0], spread, shrinkage)
+    left = leave_out(sums, x, y)
+    assert left.copies.tolist() == [1] * len(y)
+    found = left_out_distances(left, 0, sums.counts, sums.means[0], spread, shrinkage)
     for row in (0, 7, 19):
         kept = torch.arange(len(y)) != row
         less = summarise(x[kept], y[kept], NAMES, WIDTHS)
         fresh = Spread.of(less.scatters[0], less.degrees)
         expected = distances(part[[row]], less.means[0], fresh, shrinkage)[0]
         torch.testing.assert_close(found[row], expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("shrinkage", [0.1, 0.9])
+def test_copies_are_left_out_together(shrinkage: float):
+    x, y = drawn(5, 1)
+    x, y = torch.cat((x, x[:3], x[:3], x[7:8])), torch.cat((y, y[:3], y[:3], y[7:8]))  # thrice, twice, else once
+    sums = summarise(x, y, NAMES, WIDTHS)
+    left = leave_out(sums, x, y)
+    assert left.copies[[0, 1, 2, 7, 19, 20, -1]].tolist() == [3, 3, 3, 2, 1, 3, 2]
+    spread, part = Spread.of(sums.scatters[0], sums.degrees), split_layers(x, WIDTHS)[0]
+    found = left_out_distances(left, 0, sums.counts, sums.means[0], spread, shrinkage)
+    for row in (0, 7, 19):
+        kept = (x != x[row]).any(1)
+        less = summarise(x[kept], y[kept], NAMES, WIDTHS)
+        expected = distances(part[[row]], less.means[0], Spread.of(less.scatters[0], less.degrees), shrinkage)[0]
+        torch.testing.assert_close(found[row], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_near_copies_say_nothing_about_how_well_a_class_is_known():
+    x, y = drawn(6, 1, spread=1.5)
+    noise = torch.randn(4, *x.shape, generator=torch.Generator().manual_seed(5))
+    burst, labels = torch.cat([x, *(x + 0.02 * noise)]), y.repeat(5)
+    once = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y).right()
+    again = fit_embedding_head(summarise(burst, labels, NAMES, WIDTHS), burst, labels).right()
+    assert once < 0.99 and again == pytest.approx(once, abs=0.1)
 
 
 def test_the_head_is_the_weighted_geometric_mean_of_calibrated_candidates():

@@ -25,6 +25,7 @@ FLOOR = 1e-4  # variance added per unit of length spread over all directions, wh
 SHARPNESS = 0.2  # of weights exp(-SHARPNESS * loss): left-out rows share all the others, so 5 count as one
 LEAST_WEIGHT = 1e-3  # of a candidate that has a say
 DOUBT = 0.5  # mistakes added to those in trials: a few rows without a mistake do not prove certainty
+NEAR = 0.12  # of the median squared distance within a class: nearer rows are taken for copies, as in a burst of photos
 MOST_TRIED = 2000  # labelled rows that are left out one by one
 ROWS_LEFT_OUT = 256
 
@@ -208,10 +209,16 @@ class Spread:
         values, vectors = torch.linalg.eigh(scatter.double())
         return cls(vectors, values.clamp(min=0), degrees)
 
-    def weights(self, shrinkage: float, removed: Tensor | None = None) -> Tensor:
-        """Inverse variances in the eigenvectors' basis, (d,), or (n, d) without rows of squared length `removed`."""
-        total = self.values.sum() if removed is None else (self.values.sum() - removed).clamp(min=0)[:, None]
-        degrees = max(self.degrees - (removed is not None), 1.0)
+    def weights(self, shrinkage: float) -> Tensor:
+        """Inverse variances in the eigenvectors' basis, (d,)."""
+        return self._inverses(shrinkage, self.values.sum(), torch.tensor(max(self.degrees, 1.0)))
+
+    def weights_without(self, shrinkage: float, removed: Tensor, copies: Tensor) -> Tensor:
+        """The same (n, d) without some rows: of squared length `removed` (n,) in all, and `copies` (n,) in number."""
+        total = (self.values.sum() - removed).clamp(min=0)[:, None]
+        return self._inverses(shrinkage, total, (self.degrees - copies).clamp(min=1)[:, None])
+
+    def _inverses(self, shrinkage: float, total: Tensor, degrees: Tensor) -> Tensor:
         level = total / degrees / len(self.values)
         floor = FLOOR / len(self.values)
         return 1 / ((1 - shrinkage) * self.values / degrees + shrinkage * level + floor)
@@ -244,19 +251,65 @@ def distances(rows: Tensor, means: Tensor, spread: Spread, shrinkage: float) -> 
     return ((a * a).sum(1)[:, None] - 2 * a @ b.T + (b * b).sum(1)).clamp(min=0)
 
 
-def left_out_distances(
-    rows: Tensor, targets: Tensor, counts: Tensor, means: Tensor, spread: Spread, shrinkage: float
-) -> Tensor:
-    """As `distances`, with each row left out of the means and the scatter.
+@dataclass(frozen=True)
+class LeftOut:
+    """Labelled rows that are left out one by one, each with its near copies.
 
-    Exact, by a rank-one change of the inverse. A class without another row is infinitely far from its only row.
+    Photos of a burst, or of one scene, are no evidence for each other.
+    """
+
+    targets: Tensor  # (n,)
+    layers: tuple[Tensor, ...]  # (n, d) each
+    copies: Tensor  # (n,) rows of the class that are nearly the same, itself included
+    middles: tuple[Tensor, ...]  # (n, d) each: the mean of these rows
+
+    def others(self, counts: Tensor) -> Tensor:
+        """Rows behind each mean of `counts` (k,) when a row is left out, (n, k)."""
+        return counts - self.copies[:, None] * F.one_hot(self.targets, len(counts))
+
+
+def leave_out(sums: ClassSums, rows: Tensor, targets: Tensor) -> LeftOut:
+    """Rows (n, width) that can be left out: of classes with another row, evenly sampled if there are too many."""
+    x = split_layers(rows, sums.widths)
+    copies, middles = torch.ones(len(rows), dtype=torch.float64), tuple(part.clone() for part in x)
+    for target in targets.unique().tolist():
+        own = (targets == target).nonzero().squeeze(1)
+        same = _near_copies(x[0][own])
+        if int(same.sum()) > len(own):
+            copies[own] = same.sum(1)
+            for part, middle in zip(x, middles, strict=True):
+                middle[own] = same @ part[own] / copies[own][:, None]
+    able = (sums.counts[targets] > copies).nonzero().squeeze(1)
+    picked = able[torch.linspace(0, max(len(able) - 1, 0), min(len(able), MOST_TRIED)).long()]
+    parts = (tuple(part[picked] for part in each) for each in (x, middles))
+    layers, centers = parts
+    return LeftOut(targets[picked], layers, copies[picked], centers)
+
+
+def _near_copies(rows: Tensor) -> Tensor:
+    """Which rows (n, d) of one class are nearly the same, (n, n) of 0 and 1; each is the same as itself."""
+    apart, alone = torch.cdist(rows, rows).square(), torch.eye(len(rows), dtype=rows.dtype)
+    if len(rows) < 3:
+        return alone
+    usual = apart[alone == 0].median()
+    return torch.maximum(alone, (apart <= NEAR * usual).to(rows.dtype))
+
+
+def left_out_distances(
+    left: LeftOut, layer: int, counts: Tensor, means: Tensor, spread: Spread, shrinkage: float
+) -> Tensor:
+    """As `distances`, with each row and its copies left out of the means and the scatter.
+
+    By a rank-one change of the inverse, which is exact but for the differences between copies. A class without another
+    row is infinitely far from its only row.
     """
     found = []
-    x, m = rows @ spread.vectors, means.double() @ spread.vectors
-    for start in range(0, len(x), ROWS_LEFT_OUT):
-        a, own = x[start : start + ROWS_LEFT_OUT], targets[start : start + ROWS_LEFT_OUT]
-        found.append(_left_out_chunk(a, own, counts, m, spread, shrinkage))
-    return torch.cat(found) if found else x.new_zeros(0, len(m))
+    m = means.double() @ spread.vectors
+    for start in range(0, len(left.targets), ROWS_LEFT_OUT):
+        part = slice(start, start + ROWS_LEFT_OUT)
+        x, middle = (rows[layer][part] @ spread.vectors for rows in (left.layers, left.middles))
+        found.append(_left_out_chunk(x, middle, left.targets[part], left.copies[part], counts, m, spread, shrinkage))
+    return torch.cat(found) if found else m.new_zeros(0, len(m))
 
 
 def without_noise(apart: Tensor, counts: Tensor, spread: Spread, shrinkage: float) -> Tensor:
@@ -267,26 +320,30 @@ def without_noise(apart: Tensor, counts: Tensor, spread: Spread, shrinkage: floa
     return apart - spread.noise(shrinkage) / counts.clamp(min=1)
 
 
-def left_out_counts(counts: Tensor, targets: Tensor) -> Tensor:
-    """Rows behind each mean when a row of class `targets` (n,) is left out, (n, k)."""
-    return counts - F.one_hot(targets, len(counts))
-
-
-def _left_out_chunk(x: Tensor, own: Tensor, counts: Tensor, m: Tensor, spread: Spread, shrinkage: float) -> Tensor:
+def _left_out_chunk(
+    x: Tensor,
+    middle: Tensor,
+    own: Tensor,
+    copies: Tensor,
+    counts: Tensor,
+    m: Tensor,
+    spread: Spread,
+    shrinkage: float,
+) -> Tensor:
     n = counts[own]
-    off = x - m[own]
-    factor = torch.where(n > 1, n / (n - 1).clamp(min=1), torch.zeros_like(n))  # share of off off' in the scatter
-    w = spread.weights(shrinkage, factor * (off * off).sum(1))
-    share = (1 - shrinkage) / max(spread.degrees - 1, 1.0) * factor
+    off = middle - m[own]
+    moved = torch.where(n > copies, copies / (n - copies).clamp(min=1), torch.zeros_like(n))
+    factor = moved * n  # share of off off' in the scatter; the mean moves by moved * off
+    w = spread.weights_without(shrinkage, factor * (off * off).sum(1), copies)
+    share = (1 - shrinkage) / (spread.degrees - copies).clamp(min=1) * factor
     y = off * w
-    inner = (off * y).sum(1)
-    gain = share / (1 - share * inner).clamp(min=1e-9)
+    gain = share / (1 - share * (off * y).sum(1)).clamp(min=1e-9)
     plain = ((x * x) * w).sum(1)[:, None] - 2 * (x * w) @ m.T + w @ (m * m).T
     cross = (x * y).sum(1)[:, None] - y @ m.T
     found = (plain + gain[:, None] * cross**2).clamp(min=0)
-    # The own class's mean moves away by off / (n - 1): the row is then off * n / (n - 1) from it.
-    alone = (inner + gain * inner**2) * factor**2
-    alone = torch.where(n > 1, alone, torch.full_like(alone, torch.inf))
+    apart = x - m[own] + moved[:, None] * off
+    alone = (apart * apart * w).sum(1) + gain * (apart * y).sum(1) ** 2
+    alone = torch.where(n > copies, alone, torch.full_like(alone, torch.inf))
     return found.scatter(1, own[:, None], alone[:, None])
 
 
@@ -404,8 +461,8 @@ def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: T
     `targets` (n,) index `sums.names`. Earlier steps count by their trials, in which later classes had no part.
     """
     spreads = tuple(Spread.of(scatter, sums.degrees) for scatter in sums.scatters)
-    y = targets[tried_rows(sums, targets)]
-    logits = left_out_logits(sums, spreads, rows, targets)
+    left = leave_out(sums, rows, targets)
+    y, logits = left.targets, left_out_logits(sums, spreads, left)
     trials = try_candidates(logits, y).joined(before)
     voices = weigh_candidates(trials, sums)
     scales = {voice.way: voice.weight * voice.temperature for voice in voices}
@@ -414,19 +471,15 @@ def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: T
     return EmbeddingHead(sums, spreads, voices, replace(trials, averaged=averaged))
 
 
-def left_out_logits(
-    sums: ClassSums, spreads: Sequence[Spread], rows: Tensor, targets: Tensor
-) -> dict[Candidate, Tensor]:
-    """Logits (m, k) of every candidate for `tried_rows`, each left out."""
-    picked = tried_rows(sums, targets)
-    x, y = split_layers(rows[picked], sums.widths), targets[picked]
-    others, found = left_out_counts(sums.counts, y), {}
-    for way in candidates(len(x)):
+def left_out_logits(sums: ClassSums, spreads: Sequence[Spread], left: LeftOut) -> dict[Candidate, Tensor]:
+    """Logits (n, k) of every candidate for the rows left out."""
+    others, found = left.others(sums.counts), {}
+    for way in candidates(len(left.layers)):
         i = way.layer
         if way.shrinkage is None:
-            found[way] = _left_out_cosines(x[i], y, sums.counts, sums.means[i])
+            found[way] = _left_out_cosines(left, i, sums)
         else:
-            apart = left_out_distances(x[i], y, sums.counts, sums.means[i], spreads[i], way.shrinkage)
+            apart = left_out_distances(left, i, sums.counts, sums.means[i], spreads[i], way.shrinkage)
             found[way] = -0.5 * without_noise(apart, others, spreads[i], way.shrinkage)
     return found
 
@@ -448,16 +501,12 @@ def _trial_loss(logits: Tensor, y: Tensor, shares: Tensor) -> Tensor:
     return (shares * F.cross_entropy(logits, y, reduction="none", label_smoothing=smoothing)).sum()
 
 
-def tried_rows(sums: ClassSums, targets: Tensor) -> Tensor:
-    """Rows that can be left out, (m,): of classes with at least two, evenly sampled if there are too many."""
-    able = (sums.counts[targets] > 1).nonzero().squeeze(1)
-    return able[torch.linspace(0, max(len(able) - 1, 0), min(len(able), MOST_TRIED)).long()]
-
-
-def _left_out_cosines(x: Tensor, y: Tensor, counts: Tensor, means: Tensor) -> Tensor:
-    units = F.normalize(means.double(), dim=1)
-    own = F.normalize(counts[y][:, None] * means.double()[y] - x, dim=1)  # n - 1 times the mean of the others
-    return COSINE_SCALE * (x @ units.T).scatter(1, y[:, None], (x * own).sum(1, keepdim=True))
+def _left_out_cosines(left: LeftOut, layer: int, sums: ClassSums) -> Tensor:
+    x, y, means = left.layers[layer], left.targets, sums.means[layer].double()
+    gone = left.copies[:, None] * left.middles[layer]
+    own = F.normalize(sums.counts[y][:, None] * means[y] - gone, dim=1)  # along the mean of the others
+    cosines = (x @ F.normalize(means, dim=1).T).scatter(1, y[:, None], (x * own).sum(1, keepdim=True))
+    return COSINE_SCALE * cosines
 
 
 def weigh_candidates(trials: Trials, sums: ClassSums) -> tuple[Voice, ...]:

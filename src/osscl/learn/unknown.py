@@ -17,11 +17,10 @@ from osscl.learn.embedded import (
     EmbeddingHead,
     candidates,
     distances,
-    left_out_counts,
+    leave_out,
     left_out_distances,
     packed,
     split_layers,
-    tried_rows,
     unpacked,
     without_noise,
 )
@@ -343,13 +342,12 @@ def left_out_scores(
     head: EmbeddingHead, each: Sequence[Background], rows: Tensor, targets: Tensor, layers: Sequence[int]
 ) -> Calibration:
     """Scores of labelled rows, each left out, for the class that is nearest by these layers."""
-    sums, picked = head.sums, tried_rows(head.sums, targets)
-    x, y, parts = split_layers(rows[picked], sums.widths), targets[picked], []
-    once, others = torch.ones(len(y), dtype=torch.float64), left_out_counts(sums.counts, y)
+    sums, left, parts = head.sums, leave_out(head.sums, rows, targets), list[Tensor]()
+    others = left.others(sums.counts)
     for layer, background in enumerate(each):
         spread = head.spreads[layer]
-        near = left_out_distances(x[layer], y, sums.counts, sums.means[layer], spread, SHRUNK)
+        near = left_out_distances(left, layer, sums.counts, sums.means[layer], spread, SHRUNK)
         near = without_noise(near, others, spread, SHRUNK)
-        parts.append(far_from_background(x[layer], background, once)[:, None] - near)
+        parts.append(far_from_background(left.layers[layer], background, left.copies)[:, None] - near)
     nearest = torch.stack([parts[layer] for layer in layers]).sum(0).argmax(1)
     return Calibration(sums.names, torch.stack([p.gather(1, nearest[:, None])[:, 0] for p in parts], 1), nearest)
