@@ -1,9 +1,12 @@
 """Labels of the next step, kept in the agent's folder: pictures of the pile, and uploaded ones with their content."""
 
-import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+
+from filelock import FileLock
 
 from osscl.config import convert
 from osscl.errors import UserError
@@ -14,11 +17,10 @@ MOST_UPLOADS = 2000  # uploaded pictures that wait for the next step
 
 
 class LabelBook:
-    """The labels of the next step; a picture has one label, the newest."""
+    """The labels of the next step; a picture has one label, the newest. Threads and processes may change them."""
 
     def __init__(self, own: Path) -> None:
         self.own = own
-        self.lock = threading.Lock()
 
     @property
     def file(self) -> Path:
@@ -27,6 +29,20 @@ class LabelBook:
     def upload(self, key: str) -> Path:
         """Where the content of an uploaded picture is kept until it is taught."""
         return self.own / "uploads" / key
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Wait until no other thread or process changes the labels or the uploaded pictures."""
+        self.own.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.own / ".labels.lock", fallback_to_soft=False)  # a new one, as each excludes all others
+        try:
+            lock.acquire()
+        except OSError as error:
+            raise UserError(f"cannot lock {self.file}: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def read(self) -> dict[str, NextLabel]:
         try:
@@ -42,7 +58,7 @@ class LabelBook:
 
     def add(self, labels: list[NextLabel], contents: dict[str, bytes] | None = None) -> None:
         """Add or change labels; `contents` has the bytes of uploaded pictures."""
-        with self.lock:
+        with self._locked():
             there = self.read()
             uploads = {one.id for one in [*there.values(), *labels] if one.source == "upload"}
             if len(uploads) > MOST_UPLOADS:
@@ -56,13 +72,13 @@ class LabelBook:
 
     def drop(self, keys: list[str] | None) -> None:
         """Remove these labels, or all; labels that were changed meanwhile stay."""
-        with self.lock:
+        with self._locked():
             there = self.read()
             self._write({} if keys is None else {key: one for key, one in there.items() if key not in {*keys}})
 
     def forget(self, taught: list[NextLabel]) -> None:
         """Remove labels that were taught, unless they have been changed since."""
-        with self.lock:
+        with self._locked():
             self._write({key: one for key, one in self.read().items() if one not in taught})
 
     def _write(self, labels: dict[str, NextLabel]) -> None:
