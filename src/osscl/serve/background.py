@@ -30,22 +30,26 @@ class BackgroundWork(Generic[T]):
         self.work = work
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
+        self.is_running, self.is_outdated = False, False  # outdated: asked for again while it runs
         self.now: WorkState[T] = WorkState()
         self.last: T | None = None  # value to show: of an earlier version or unfinished where there is no better one
 
     def state(self, version: str) -> WorkState[T]:
         """The state of the work for this version, which is started if it was not."""
         with self.lock:
-            if self.now.version != version and (self.thread is None or not self.thread.is_alive()):
+            if self.now.version != version and not self.is_running:
                 self.now = WorkState(version)
                 self.thread = threading.Thread(target=self._run, args=(version,), daemon=True)
                 self.thread.start()
+                self.is_running = True
             return self.now if self.now.version == version else WorkState(version)
 
     def again(self) -> None:
-        """Do the work again when it is next asked for."""
+        """Do the work again when it is next asked for; if it is running, after it has finished."""
         with self.lock:
-            if self.thread is None or not self.thread.is_alive():
+            if self.is_running:
+                self.is_outdated = True
+            else:
                 self.now = WorkState()
 
     def wait(self, seconds: float) -> None:
@@ -56,12 +60,17 @@ class BackgroundWork(Generic[T]):
     def _run(self, version: str) -> None:
         try:
             self.last = self.work(WorkReports(self, version))
-            self.now = WorkState(version, value=self.last)
+            self._finish(WorkState(version, value=self.last))
         except UserError as error:
-            self.now = WorkState(version, error=str(error))
+            self._finish(WorkState(version, error=str(error)))
         except BaseException:
-            self.now = WorkState(version, error="this failed unexpectedly; the terminal of `osscl serve` says more")
+            self._finish(WorkState(version, error="this failed unexpectedly; the terminal of `osscl serve` says more"))
             raise
+
+    def _finish(self, end: WorkState[T]) -> None:
+        with self.lock:
+            self.now = WorkState() if self.is_outdated else end
+            self.is_running, self.is_outdated = False, False
 
 
 @dataclass(frozen=True)
@@ -81,5 +90,5 @@ class WorkReports(Generic[T]):
         return count
 
     def show(self, value: T) -> None:
-        """A value that is better than nothing until the work is done."""
+        """A preliminary value."""
         self.of.last = value
