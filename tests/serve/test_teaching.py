@@ -1,6 +1,7 @@
 """Teaching in the background: one at a time, stoppable, and resumed after a killed server with the same result."""
 
 import os
+import shutil
 import signal
 import time
 
@@ -87,8 +88,6 @@ def test_a_teaching_process_that_is_killed_is_reported(client, agent):
 
 
 def test_a_killed_server_resumes_the_step_with_the_same_result(serve, agent, demo, tmp_path, client):
-    import shutil
-
     group = label_a_group(client)
     whole = tmp_path / "whole"
     shutil.copytree(agent, whole)
@@ -115,9 +114,7 @@ def test_a_killed_server_resumes_the_step_with_the_same_result(serve, agent, dem
 
 def test_a_step_killed_after_its_model_was_saved_is_finished_not_repeated(client, agent, photos, monkeypatch):
     label_a_group(client)
-    labels = tuple(teach.LabelBook(agent / OWN).read().values())
-    contents = tuple(step.content for step in ContinualClassifier.load(agent, "cpu").history)
-    teach.PendingStep("x", labels, str(photos / "pile"), None, contents).write(agent / OWN)
+    ask_for_step(agent, photos / "pile")
     judged, calls = teach._judged, []
 
     def dies(*args):
@@ -136,6 +133,79 @@ def test_a_step_killed_after_its_model_was_saved_is_finished_not_repeated(client
     assert (
         made["state"] == "finished" and made["result"]["changed"] > 0 and client.get("/api/next").json()["labels"] == []
     )
+
+
+def label_corrections(client, photos):
+    """Label two pictures of cars, which were taught as such, as fish."""
+    paths = [photos / "week2" / "car" / f"{number:03}.jpg" for number in range(2)]
+    files = [("files", (path.name, path.read_bytes())) for path in paths]
+    assert client.post("/api/next/upload", data={"name": "fish"}, files=files).status_code == 200
+    return paths
+
+
+def ask_for_step(agent, pile=None):
+    """Store a step with all labels."""
+    labels = tuple(teach.LabelBook(agent / OWN).read().values())
+    contents = tuple(step.content for step in ContinualClassifier.load(agent, "cpu").history)
+    teach.PendingStep("x", labels, None if pile is None else str(pile), None, contents).write(agent / OWN)
+
+
+@pytest.mark.parametrize("corrected", [0, 1])
+def test_a_step_killed_between_its_corrections_makes_the_others_when_resumed(
+    client, agent, photos, tmp_path, monkeypatch, corrected
+):
+    label_a_group(client)
+    paths = label_corrections(client, photos)
+    ask_for_step(agent, photos / "pile")
+    whole = tmp_path / "whole"
+    shutil.copytree(agent, whole)
+    relabel, calls = ContinualClassifier.relabel, []
+
+    def dies(made, *given):
+        if len(calls) == corrected:
+            raise KeyboardInterrupt
+        calls.append(given)
+        return relabel(made, *given)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(ContinualClassifier, "relabel", dies)
+        teach.teach_pending(agent, "cpu")
+    assert ContinualClassifier.load(agent, "cpu").learned_as(paths).count("fish") == corrected
+    teach.teach_pending(agent, "cpu")
+    assert ContinualClassifier.load(agent, "cpu").learned_as(paths) == ["fish", "fish"]
+    made = client.get("/api/teach").json()
+    assert made["state"] == "finished" and made["result"]["relabeled"] == 2 and made["result"]["notes"] == [], made
+    assert client.get("/api/next").json()["labels"] == []
+    teach.teach_pending(whole, "cpu")
+    assert difference(knowledge(agent), knowledge(whole)) is None
+
+
+def test_labels_are_taught_by_a_resumed_step_although_the_agent_was_changed_meanwhile(client, agent, photos):
+    group = label_a_group(client)
+    ask_for_step(agent, photos / "pile")
+    ContinualClassifier.load(agent, "cpu").rename("boat", "ship").save(agent)
+    teach.teach_pending(agent, "cpu")
+    made = client.get("/api/teach").json()
+    assert made["state"] == "finished" and made["result"]["labeled"] == len(group), made
+
+
+def test_a_step_killed_after_its_labels_were_forgotten_is_finished(client, agent, photos, monkeypatch):
+    paths, write_status = label_corrections(client, photos), teach.write_status
+    ask_for_step(agent)
+
+    def dies(own, state):
+        if state.state == "finished":
+            raise KeyboardInterrupt
+        write_status(own, state)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(teach, "write_status", dies)
+        teach.teach_pending(agent, "cpu")
+    assert client.get("/api/next").json()["labels"] == [] and (agent / OWN / "step.json").exists()
+    teach.teach_pending(agent, "cpu")
+    made = client.get("/api/teach").json()
+    assert made["state"] == "finished" and made["result"]["relabeled"] == 2, made
+    assert ContinualClassifier.load(agent, "cpu").learned_as(paths) == ["fish", "fish"]
 
 
 def test_a_server_with_another_pile_does_not_resume_the_step(agent, photos, tmp_path):

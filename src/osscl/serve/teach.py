@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from osscl.agent.embeddings import Embedded
-from osscl.agent.examples import digest_of_key
 from osscl.config import from_plain
 from osscl.data.folders import ReadProgress
 from osscl.errors import Stopped, UserError
@@ -111,9 +110,9 @@ def _taught(folder: Path, own: Path, step: PendingStep, reporter: Reporter, devi
     reporter.phase("reading the agent")
     agent = LoadedAgent.read(folder, device)
     pile = _read_pile(own, step, agent, reporter)
-    is_new = [one.content for one in agent.made.history] == [*step.before]
-    before = _judged(own, step, agent, pile, reporter) if is_new else _judged_before(own, step)
-    notes = _learn(folder, own, step, agent, pile, reporter) if is_new else []
+    is_resumed = [one.content for one in agent.made.history] != [*step.before]
+    before = _judged_before(own, step) if is_resumed else _judged(own, step, agent, pile, reporter)
+    notes = _learn(folder, own, step, agent, pile, reporter)
     reporter.can_stop = False
     after_agent = LoadedAgent.read(folder, device)
     after = _judged(own, step, after_agent, pile, reporter)
@@ -165,29 +164,47 @@ def _judged_before(own: Path, step: PendingStep) -> Judged:
 def _learn(
     folder: Path, own: Path, step: PendingStep, agent: LoadedAgent, pile: FolderContents | None, reporter: Reporter
 ) -> list[str]:
-    """Learn the labelled pictures, and correct those that were learned as another class; returns notes."""
+    """Learn the labelled pictures, and correct those that were learned as another class; returns notes.
+
+    The agent may have been saved before the process was killed, and with only some of the corrections. What is left to
+    do is therefore computed from what the agent has learned."""
     made, learner = agent.made, agent.learner
+    done = [one.content for one in made.history[len(step.before) :]]
     files, labels, notes = _labelled_files(own, step, pile)
+    if not files and done and _has_learned_any(agent, step):
+        return notes  # killed after the labels were forgotten, and uploaded pictures with them
+    if not files:
+        raise UserError("none of the labelled pictures exists any more")
     found = learner.embed(files, reporter.phase("reading labelled pictures"))
     notes += [one.reason for one in found.skipped]
-    names = [labels[i].name for i in found.indices]
-    changed = [
-        i for i, row in enumerate(found.rows) if learner.store.key(int(row)).hex() != labels[found.indices[i]].id
-    ]
-    if changed:
-        raise UserError(f"{labels[found.indices[changed[0]]].file} has changed since it was labelled: label it again")
-    learned = made.classes_by_digest([digest_of_key(learner.store.key(int(row))) for row in found.rows])
-    wrong = [i for i, was in enumerate(learned) if was not in (None, names[i])]
+    files, labels = [files[i] for i in found.indices], [labels[i] for i in found.indices]
+    _require_unchanged(found, labels)
+    names, learned = [one.name for one in labels], agent.learned_as([one.id for one in labels])
     given = learner.step(found, names, pile.found if pile is not None else _nothing(found))
+    has_new = None in learned and given.content not in done
+    wrong = [(file, name) for file, name, was in zip(files, names, learned, strict=True) if was not in (None, name)]
+    if not has_new and not wrong:
+        if not done:
+            raise UserError("nothing new: all of these pictures have been learned")
+        return notes
     reporter.phase("learning")
     with made.saving_to(folder):
-        if any(was is None for was in learned):
+        if has_new:
             made.update_step(given)
-        for i in wrong:
-            made.relabel(files[found.indices[i]], names[i])
-    if not wrong and all(was is not None for was in learned):
-        raise UserError("nothing new: all of these pictures have been learned")
+        for file, name in wrong:
+            made.relabel(file, name)
     return notes
+
+
+def _has_learned_any(agent: LoadedAgent, step: PendingStep) -> bool:
+    learned = agent.learned_as([one.id for one in step.labels])
+    return any(one.name == was for one, was in zip(step.labels, learned, strict=True))
+
+
+def _require_unchanged(found: Embedded, labels: Sequence[NextLabel]) -> None:
+    for row, one in zip(found.rows, labels, strict=True):
+        if found.store.key(int(row)).hex() != one.id:
+            raise UserError(f"{one.file} has changed since it was labelled: label it again")
 
 
 def _labelled_files(
@@ -202,8 +219,6 @@ def _labelled_files(
             labels.append(one)
         else:
             notes.append(f"{one.file}: no longer exists")
-    if not files:
-        raise UserError("none of the labelled pictures exists any more")
     return files, labels, notes
 
 
