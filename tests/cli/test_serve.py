@@ -26,7 +26,7 @@ def test_wrong_folders_and_tokens_are_refused(refuses, tmp_path):
 def test_a_port_that_is_taken_is_a_user_error():
     pytest.importorskip("uvicorn", reason='needs "osscl[serve]"')
     from osscl.errors import UserError
-    from osscl.serve.server import listening
+    from osscl.serve.app import listening
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

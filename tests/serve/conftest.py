@@ -141,7 +141,7 @@ def teaching_processes(agent):
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = place.read_bytes().split(b"\0")
-            if b"osscl.serve.teach" in words and os.fsencode(agent) in words:
+            if b"osscl.serve.teach_process" in words and os.fsencode(agent) in words:
                 found.append(int(place.parent.name))
     return found
 
@@ -157,7 +157,7 @@ def running(app):
     """The address of an application that a thread of this process serves."""
     import uvicorn
 
-    from osscl.serve.server import listening
+    from osscl.serve.app import listening
 
     with listening("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))

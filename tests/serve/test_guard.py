@@ -3,8 +3,8 @@
 import pytest
 
 from osscl.errors import UserError
+from osscl.serve.app import address, required_token
 from osscl.serve.guard import Access
-from osscl.serve.server import address, required_token
 
 OWN = {"host": "127.0.0.1:8765"}
 

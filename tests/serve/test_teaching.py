@@ -9,8 +9,9 @@ import pytest
 
 from osscl.agent.classifier import ContinualClassifier
 from osscl.errors import UserError
-from osscl.serve import teach
-from osscl.serve.desk import OWN
+from osscl.serve import teach_process
+from osscl.serve.next_step import SERVE_FOLDER, LabelBook, PendingStep
+from osscl.serve.teach_process import teach_pending
 from osscl.storage import is_locked
 from osscl.tools.battery import difference
 from serve.conftest import ended, group_of, teaching_processes, wait_for
@@ -46,8 +47,8 @@ def test_a_named_group_is_taught_and_the_page_is_told_what_changed(client, agent
     assert made["test_before"]["n"] == 40 and made["test_after"]["n"] == 48
     assert made["left_out_after"]["n"] == 50 + len(group) + 1 and made["left_out_after"]["class_means"] > 50
     assert "balloon" in [one["name"] for one in client.get("/api/agent").json()["classes"]]
-    assert client.get("/api/next").json()["labels"] == [] and [*(agent / OWN / "uploads").iterdir()] == []
-    assert not (agent / OWN / "step.json").exists() and client.post("/api/teach").status_code == 400
+    assert client.get("/api/next").json()["labels"] == [] and [*(agent / SERVE_FOLDER / "uploads").iterdir()] == []
+    assert not (agent / SERVE_FOLDER / "step.json").exists() and client.post("/api/teach").status_code == 400
     assert client.post("/api/teach/dismiss").json()["state"] == "idle"
 
 
@@ -84,7 +85,7 @@ def test_a_teaching_process_that_is_killed_is_reported(client, agent):
         os.kill(process, signal.SIGKILL)
     made = ended(client)
     assert made["state"] == "failed" and "the labels are kept" in made["error"]
-    assert not (agent / OWN / "step.json").exists() and client.get("/api/next").json()["labels"]
+    assert not (agent / SERVE_FOLDER / "step.json").exists() and client.get("/api/next").json()["labels"]
 
 
 def test_a_killed_server_resumes_the_step_with_the_same_result(serve, agent, demo, tmp_path, client):
@@ -93,20 +94,20 @@ def test_a_killed_server_resumes_the_step_with_the_same_result(serve, agent, dem
     shutil.copytree(agent, whole)
     server = serve()
     assert server.ask("/api/teach", {})[0] == 202
-    wait_for(lambda: "reading" in (agent / OWN / "status.json").read_text() and teaching_processes(agent))
+    wait_for(lambda: "reading" in (agent / SERVE_FOLDER / "status.json").read_text() and teaching_processes(agent))
     server.kill()
     for process in teaching_processes(agent):
         os.kill(process, signal.SIGKILL)
-    wait_for(lambda: not is_locked(agent / OWN / "teaching"))
-    assert (agent / OWN / "step.json").exists() and len(ContinualClassifier.load(agent, "cpu").history) == 2
+    wait_for(lambda: not is_locked(agent / SERVE_FOLDER / "teaching"))
+    assert (agent / SERVE_FOLDER / "step.json").exists() and len(ContinualClassifier.load(agent, "cpu").history) == 2
     server = serve()
     status = wait_for(lambda: (lambda now: now if now["state"] != "running" else None)(server.ask("/api/teach")[1]))
     assert status["state"] == "finished" and status["result"]["new_classes"] == ["balloon"], status
-    labels = tuple(teach.LabelBook(whole / OWN).read().values())
+    labels = tuple(LabelBook(whole / SERVE_FOLDER).read().values())
     contents = tuple(step.content for step in ContinualClassifier.load(whole, "cpu").history)
     pile, test = (str((demo / "photos" / name).resolve()) for name in ("pile", "test"))
-    teach.PendingStep("whole", labels, pile, test, contents).write(whole / OWN)
-    teach.teach_pending(whole, "cpu")
+    PendingStep("whole", labels, pile, test, contents).write(whole / SERVE_FOLDER)
+    teach_pending(whole, "cpu")
     assert difference(knowledge(agent), knowledge(whole)) is None and len(labels) == len(group)
     last = [ContinualClassifier.load(place, "cpu").history[-1].content for place in (agent, whole)]
     assert last[0] == last[1]
@@ -115,7 +116,7 @@ def test_a_killed_server_resumes_the_step_with_the_same_result(serve, agent, dem
 def test_a_step_killed_after_its_model_was_saved_is_finished_not_repeated(client, agent, photos, monkeypatch):
     label_a_group(client)
     ask_for_step(agent, photos / "pile")
-    judged, calls = teach._judged, []
+    judged, calls = teach_process._judged, []
 
     def dies(*args):
         calls.append(args)
@@ -124,10 +125,10 @@ def test_a_step_killed_after_its_model_was_saved_is_finished_not_repeated(client
         return judged(*args)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(teach, "_judged", dies)
-        teach.teach_pending(agent, "cpu")
+        patched.setattr(teach_process, "_judged", dies)
+        teach_pending(agent, "cpu")
     assert len(ContinualClassifier.load(agent, "cpu").history) == 3
-    teach.teach_pending(agent, "cpu")
+    teach_pending(agent, "cpu")
     assert len(ContinualClassifier.load(agent, "cpu").history) == 3
     made = client.get("/api/teach").json()
     assert (
@@ -145,9 +146,9 @@ def label_corrections(client, photos):
 
 def ask_for_step(agent, pile=None):
     """Store a step with all labels."""
-    labels = tuple(teach.LabelBook(agent / OWN).read().values())
+    labels = tuple(LabelBook(agent / SERVE_FOLDER).read().values())
     contents = tuple(step.content for step in ContinualClassifier.load(agent, "cpu").history)
-    teach.PendingStep("x", labels, None if pile is None else str(pile), None, contents).write(agent / OWN)
+    PendingStep("x", labels, None if pile is None else str(pile), None, contents).write(agent / SERVE_FOLDER)
 
 
 @pytest.mark.parametrize("corrected", [0, 1])
@@ -169,14 +170,14 @@ def test_a_step_killed_between_its_corrections_makes_the_others_when_resumed(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(ContinualClassifier, "relabel", dies)
-        teach.teach_pending(agent, "cpu")
+        teach_pending(agent, "cpu")
     assert ContinualClassifier.load(agent, "cpu").learned_as(paths).count("fish") == corrected
-    teach.teach_pending(agent, "cpu")
+    teach_pending(agent, "cpu")
     assert ContinualClassifier.load(agent, "cpu").learned_as(paths) == ["fish", "fish"]
     made = client.get("/api/teach").json()
     assert made["state"] == "finished" and made["result"]["relabeled"] == 2 and made["result"]["notes"] == [], made
     assert client.get("/api/next").json()["labels"] == []
-    teach.teach_pending(whole, "cpu")
+    teach_pending(whole, "cpu")
     assert difference(knowledge(agent), knowledge(whole)) is None
 
 
@@ -184,13 +185,13 @@ def test_labels_are_taught_by_a_resumed_step_although_the_agent_was_changed_mean
     group = label_a_group(client)
     ask_for_step(agent, photos / "pile")
     ContinualClassifier.load(agent, "cpu").rename("boat", "ship").save(agent)
-    teach.teach_pending(agent, "cpu")
+    teach_pending(agent, "cpu")
     made = client.get("/api/teach").json()
     assert made["state"] == "finished" and made["result"]["labeled"] == len(group), made
 
 
 def test_a_step_killed_after_its_labels_were_forgotten_is_finished(client, agent, photos, monkeypatch):
-    paths, write_status = label_corrections(client, photos), teach.write_status
+    paths, write_status = label_corrections(client, photos), teach_process.write_status
     ask_for_step(agent)
 
     def dies(own, state):
@@ -199,10 +200,10 @@ def test_a_step_killed_after_its_labels_were_forgotten_is_finished(client, agent
         write_status(own, state)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(teach, "write_status", dies)
-        teach.teach_pending(agent, "cpu")
-    assert client.get("/api/next").json()["labels"] == [] and (agent / OWN / "step.json").exists()
-    teach.teach_pending(agent, "cpu")
+        patched.setattr(teach_process, "write_status", dies)
+        teach_pending(agent, "cpu")
+    assert client.get("/api/next").json()["labels"] == [] and (agent / SERVE_FOLDER / "step.json").exists()
+    teach_pending(agent, "cpu")
     made = client.get("/api/teach").json()
     assert made["state"] == "finished" and made["result"]["relabeled"] == 2, made
     assert ContinualClassifier.load(agent, "cpu").learned_as(paths) == ["fish", "fish"]
@@ -211,8 +212,8 @@ def test_a_step_killed_after_its_labels_were_forgotten_is_finished(client, agent
 def test_a_server_with_another_pile_does_not_resume_the_step(agent, photos, tmp_path):
     from osscl.serve.rooms import Rooms
 
-    (agent / OWN).mkdir(exist_ok=True)
-    teach.PendingStep("x", (), str(tmp_path / "elsewhere"), None, ()).write(agent / OWN)
+    (agent / SERVE_FOLDER).mkdir(exist_ok=True)
+    PendingStep("x", (), str(tmp_path / "elsewhere"), None, ()).write(agent / SERVE_FOLDER)
     with pytest.raises(UserError, match=r"start with --pile .*elsewhere to resume"):
         Rooms(agent, photos / "pile", None, "cpu")
 
@@ -228,9 +229,9 @@ def test_the_first_answer_comes_soon_after_the_start(serve, photos):
 @pytest.mark.parametrize("name", ["labels.json", "step.json"])
 def test_labels_with_a_flipped_bit_are_refused_not_taught(client, agent, name):
     label_a_group(client)
-    labels = tuple(teach.LabelBook(agent / OWN).read().values())
-    teach.PendingStep("x", labels, None, None, ()).write(agent / OWN)
-    file = agent / OWN / name
+    labels = tuple(LabelBook(agent / SERVE_FOLDER).read().values())
+    PendingStep("x", labels, None, None, ()).write(agent / SERVE_FOLDER)
+    file = agent / SERVE_FOLDER / name
     file.write_bytes(file.read_bytes().replace(b"balloon", b"bamloon", 1))
     with pytest.raises(UserError, match=f"{name} is damaged"):
-        teach.LabelBook(agent / OWN).read() if name == "labels.json" else teach.PendingStep.read(agent / OWN)
+        LabelBook(agent / SERVE_FOLDER).read() if name == "labels.json" else PendingStep.read(agent / SERVE_FOLDER)

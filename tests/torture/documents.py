@@ -18,8 +18,7 @@ from osscl.runs.model import load_model, read_entry
 from osscl.runs.record import read_record, record_to_plain
 from osscl.runs.spec import spec_to_plain
 from osscl.serve.folder import _read_index
-from osscl.serve.labels import LabelBook
-from osscl.serve.teach import PendingStep
+from osscl.serve.next_step import LabelBook, PendingStep
 from osscl.serve.teaching import IDLE, Teaching
 from osscl.storage import DIGEST, read_state, seal, write_state
 from torture.jobs import called

@@ -16,8 +16,7 @@ from osscl.agent.classifier import ContinualClassifier
 from osscl.agent.embeddings import file_key
 from osscl.serve.answers import NextLabel
 from osscl.serve.decoding import Decoder
-from osscl.serve.desk import OWN
-from osscl.serve.labels import LabelBook
+from osscl.serve.next_step import SERVE_FOLDER, LabelBook
 from torture.jobs import FIT, Started, draw_photos, fingerprint, start, typed
 from torture.ledger import Attack
 
@@ -30,7 +29,7 @@ def prepared(folder: Path) -> Path:
     place.mkdir(parents=True)
     draw_photos(place)
     assert typed(place, *FIT)[0] == 0
-    labels = LabelBook(place / "agent" / OWN)
+    labels = LabelBook(place / "agent" / SERVE_FOLDER)
     for file in sorted((place / "pile").iterdir()):
         if int(file.stem) % 4 == 2:
             labels.add([NextLabel(file_key(file.read_bytes()).hex(), "blue", file.name, "pile")])
@@ -83,7 +82,7 @@ def teachers(agent: Path) -> list[int]:
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             words = place.read_bytes().split(b"\0")
-            if b"osscl.serve.teach" in words and os.readlink(place.parent / "cwd") == str(agent.parent):  # noqa: PTH115
+            if b"osscl.serve.teach_process" in words and os.readlink(place.parent / "cwd") == str(agent.parent):  # noqa: PTH115
                 found.append(int(place.parent.name))
     return found
 
@@ -177,7 +176,7 @@ def _killed(attack: Attack, place: Path, expected: object, kind: str, times: int
         (expected[0], expected[1]),
     ):
         return "silent", f"{kind} {times}: another result: {made['result']}"
-    own = agent / OWN
+    own = agent / SERVE_FOLDER
     if (own / "step.json").exists() or [*(own / "uploads").iterdir()]:
         return "silent", f"{kind} {times}: left {[*own.rglob('*')]}"
     return "survived", ""

@@ -21,10 +21,8 @@ from osscl.data.pictures import read_content
 from osscl.errors import DataError
 from osscl.runs import index, kept
 from osscl.runs.record import read_record, record_to_plain
-from osscl.serve.desk import OWN
 from osscl.serve.folder import _read_index
-from osscl.serve.labels import LabelBook
-from osscl.serve.teach import PendingStep, write_status
+from osscl.serve.next_step import SERVE_FOLDER, LabelBook, PendingStep, write_status
 from osscl.serve.teaching import IDLE, Teaching
 from osscl.serve.views import _read_result, read_sorted
 from osscl.storage import read_cached_state, read_state
@@ -178,7 +176,7 @@ def _exported(place: Path) -> dict[str, Kind]:
 def _served(folder: Path) -> dict[str, Kind]:
     """The files of `osscl serve`: of an agent that waits to be taught, and of one that was taught."""
     place = prepared(folder)
-    own = place / "agent" / OWN
+    own = place / "agent" / SERVE_FOLDER
     labels = LabelBook(own)
     upload = _one(own, "uploads/*")
     server = Server(place)
@@ -186,7 +184,7 @@ def _served(folder: Path) -> dict[str, Kind]:
     taught(server)
     server.end(signal.SIGTERM)
     ready = prepared(folder / "again")
-    labels, upload = LabelBook(ready / "agent" / OWN), _one(ready / "agent" / OWN, "uploads/*")
+    labels, upload = LabelBook(ready / "agent" / SERVE_FOLDER), _one(ready / "agent" / SERVE_FOLDER, "uploads/*")
     step = PendingStep("id", tuple(labels.read().values()), str(place / "pile"), None, ("before",))
     step.write(own)
     write_status(own, Teaching(place / "agent", None, None)._state())

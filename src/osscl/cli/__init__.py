@@ -21,7 +21,6 @@ from osscl.cli import (
     compare,
     data,
     demo,
-    export,
     inspect,
     measure,
     predict,
@@ -51,7 +50,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Your own images": {
         "fit": agent.fit, "update": agent.update, "predict": predict.predict, "sort": predict.sort,
         "inspect": inspect.inspect, "back": agent.back, "rename": agent.rename, "merge": agent.merge,
-        "remove": agent.remove, "relabel": agent.relabel, "serve": serve.serve, "export": export.export,
+        "remove": agent.remove, "relabel": agent.relabel, "serve": serve.serve, "export": serve.export,
     },
     "Measurements": {"bench": measure.bench, "study": measure.study, "study-heads": measure.study_heads},
     "Maintenance": {"clean": clean.clean},

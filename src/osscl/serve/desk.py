@@ -32,7 +32,6 @@ from osscl.serve.decoding import MOST_BYTES, DecodedUpload, Decoder, decode_uplo
 
 TOP, NEAREST = 5, 3
 EXAMPLES = 8  # pictures of a class
-OWN = ".serve"  # folder of `osscl serve` in an agent's folder
 
 
 @dataclass(frozen=True)

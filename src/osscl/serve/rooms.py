@@ -3,13 +3,15 @@
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from osscl.agent.embeddings import file_key
 from osscl.agent.photos import PhotoLearner
 from osscl.data.cache import cache_dir
+from osscl.data.folders import ReadProgress
 from osscl.errors import DataError, UserError
 from osscl.serve.answers import (
     AgentState,
@@ -29,11 +31,10 @@ from osscl.serve.answers import (
     class_name,
     shown_name,
 )
-from osscl.serve.background import BackgroundWork, WorkReports
 from osscl.serve.decoding import MOST_BYTES, Decoder, decode_upload, jpeg_to_show
-from osscl.serve.desk import OWN, Desk
+from osscl.serve.desk import Desk
 from osscl.serve.folder import FolderContents, read_folder, unchanged_content
-from osscl.serve.labels import LabelBook, label_pile
+from osscl.serve.next_step import SERVE_FOLDER, LabelBook, label_pile
 from osscl.serve.teaching import Teaching
 from osscl.serve.views import SortedPile, judged_pile, newest_sorted, sorted_pile, tested_folder
 from osscl.storage import atomic_write
@@ -41,7 +42,91 @@ from osscl.text import printable
 
 MOST_PROBLEMS = 20  # listed
 PATIENCE = 0.5  # seconds that a request waits for work that may be done soon
+T = TypeVar("T")
 Pile = tuple[FolderContents, SortedPile]
+
+
+@dataclass(frozen=True)
+class WorkState(Generic[T]):
+    """How far the work is."""
+
+    version: str = ""
+    phase: str = ""
+    done: int = 0
+    of: int = 0
+    value: T | None = None
+    error: str = ""
+
+
+class BackgroundWork(Generic[T]):
+    """Work that takes longer than a request: a value for the newest version asked for, computed by one thread."""
+
+    def __init__(self, work: "Callable[[WorkReports[T]], T]") -> None:
+        self.work = work
+        self.lock = threading.Lock()
+        self.thread: threading.Thread | None = None
+        self.is_running, self.is_outdated = False, False  # outdated: asked for again while it runs
+        self.now: WorkState[T] = WorkState()
+        self.last: T | None = None  # value to show: of an earlier version or unfinished where there is no better one
+
+    def state(self, version: str) -> WorkState[T]:
+        """The state of the work for this version, which is started if it was not."""
+        with self.lock:
+            if self.now.version != version and not self.is_running:
+                self.now = WorkState(version)
+                self.thread = threading.Thread(target=self._run, args=(version,), daemon=True)
+                self.thread.start()
+                self.is_running = True
+            return self.now if self.now.version == version else WorkState(version)
+
+    def again(self) -> None:
+        """Do the work again when it is next asked for; if it is running, after it has finished."""
+        with self.lock:
+            if self.is_running:
+                self.is_outdated = True
+            else:
+                self.now = WorkState()
+
+    def wait(self, seconds: float) -> None:
+        """Give work that is nearly done the time to finish."""
+        if self.thread is not None:
+            self.thread.join(seconds)
+
+    def _run(self, version: str) -> None:
+        try:
+            self.last = self.work(WorkReports(self, version))
+            self._finish(WorkState(version, value=self.last))
+        except UserError as error:
+            self._finish(WorkState(version, error=str(error)))
+        except BaseException:
+            self._finish(WorkState(version, error="this failed unexpectedly; the terminal of `osscl serve` says more"))
+            raise
+
+    def _finish(self, end: WorkState[T]) -> None:
+        with self.lock:
+            self.now = WorkState() if self.is_outdated else end
+            self.is_running, self.is_outdated = False, False
+
+
+@dataclass(frozen=True)
+class WorkReports(Generic[T]):
+    """What work says about itself while it runs."""
+
+    of: BackgroundWork[T]
+    version: str
+
+    def phase(self, name: str) -> ReadProgress:
+        """A new phase, and a function that reports how far it is."""
+
+        def count(done: int, of: int) -> None:
+            self.of.now = WorkState(self.version, name, done, of)
+
+        count(0, 0)
+        return count
+
+    def show(self, value: T) -> None:
+        """A preliminary value."""
+        self.of.last = value
 
 
 class Rooms:
@@ -53,7 +138,7 @@ class Rooms:
                 raise UserError(f"{place} is not a folder")
             if place is not None and place.resolve().is_relative_to(folder.resolve()):
                 raise UserError(f"{place} is not outside the agent's folder {folder}: give a folder of pictures")
-        self.folder, self.own, self.decoder = folder, folder / OWN, Decoder()
+        self.folder, self.own, self.decoder = folder, folder / SERVE_FOLDER, Decoder()
         self.desk = Desk(folder, self.decoder, device)
         self.own.mkdir(exist_ok=True)
         self.pile_folder, self.test_folder = pile, test

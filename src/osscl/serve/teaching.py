@@ -13,8 +13,7 @@ from pathlib import Path
 from osscl.config import from_plain
 from osscl.errors import UserError
 from osscl.serve.answers import NextLabel, RefusedRequest, TeachingState
-from osscl.serve.desk import OWN
-from osscl.serve.teach import PendingStep, write_status
+from osscl.serve.next_step import SERVE_FOLDER, PendingStep, write_status
 from osscl.storage import is_locked, read_sealed, write_text
 
 SECONDS_BETWEEN_EVENTS = 0.2
@@ -26,13 +25,13 @@ class Teaching:
     """The teaching of one agent. The step is on disk before it starts, so that a killed server resumes it."""
 
     def __init__(self, folder: Path, pile: Path | None, test: Path | None, device: str = "auto") -> None:
-        self.folder, self.own, self.device = folder, folder / OWN, device
+        self.folder, self.own, self.device = folder, folder / SERVE_FOLDER, device
         self.pile, self.test = (None if path is None else str(path.resolve()) for path in (pile, test))
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
 
     def resume(self) -> None:
-        """Go on with a step that a killed server has left; one with other folders is refused."""
+        """Resume a step that a killed server left unfinished; one with other folders is refused."""
         step = PendingStep.read(self.own)
         if step is None:
             return
@@ -63,7 +62,7 @@ class Teaching:
 
     def _launch(self, step: PendingStep) -> None:
         write_status(self.own, step.state)
-        command = [sys.executable, "-m", "osscl.serve.teach", str(self.folder), self.device]
+        command = [sys.executable, "-m", "osscl.serve.teach_process", str(self.folder), self.device]
         with (self.own / "teach.log").open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

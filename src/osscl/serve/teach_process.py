@@ -1,94 +1,25 @@
 """The process that teaches one step of `osscl serve`; starting it again resumes the step."""
 
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from osscl.agent.embeddings import Embedded
-from osscl.config import from_plain
-from osscl.data.folders import ReadProgress
 from osscl.errors import Stopped, UserError
-from osscl.serve.answers import ChangedAnswer, NextLabel, StepResult, TeachingState, TestState
-from osscl.serve.desk import OWN, LoadedAgent, left_out_accuracy, version_of
+from osscl.serve.answers import ChangedAnswer, NextLabel, StepResult, TestState
+from osscl.serve.desk import LoadedAgent, left_out_accuracy, version_of
 from osscl.serve.folder import FolderContents, is_inside, read_folder
-from osscl.serve.labels import LabelBook
+from osscl.serve.next_step import SERVE_FOLDER, LabelBook, PendingStep, Reporter, write_status
 from osscl.serve.views import SortedPile, read_sorted, sorted_pile, tested_folder
-from osscl.storage import locked, read_sealed, write_sealed
+from osscl.storage import locked
 
 MOST_CHANGES = 200  # pictures listed that changed their answer
-SECONDS_BETWEEN_REPORTS = 0.1
-
-
-@dataclass(frozen=True)
-class PendingStep:
-    """A step that was asked for, as stored before it starts."""
-
-    id: str
-    labels: tuple[NextLabel, ...]
-    pile: str | None  # folder
-    test: str | None  # folder
-    before: tuple[str, ...]  # contents of the steps learned before
-
-    def write(self, own: Path) -> None:
-        write_sealed(own / "step.json", asdict(self))
-
-    @classmethod
-    def read(cls, own: Path) -> "PendingStep | None":
-        """The step that is pending, if there is one."""
-        try:
-            return from_plain(cls, read_sealed(own / "step.json"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError, UserError):
-            raise UserError(f"{own / 'step.json'} is damaged: move it away; the labels are kept") from None
-
-    def forget(self, own: Path) -> None:
-        (own / "step.json").unlink(missing_ok=True)
-        (own / "stop").unlink(missing_ok=True)
-
-    @property
-    def state(self) -> TeachingState:
-        """How the step starts."""
-        classes = sorted({one.name for one in self.labels})
-        return TeachingState("running", self.id, "starting", pictures=len(self.labels), classes=classes)
-
-
-def write_status(own: Path, state: TeachingState) -> None:
-    write_sealed(own / "status.json", asdict(state))
-
-
-@dataclass
-class Reporter:
-    """Writes progress to the agent's folder, and stops the step on request."""
-
-    own: Path
-    state: TeachingState
-    written: float = 0.0
-    can_stop: bool = True  # until the new model is saved
-
-    def phase(self, name: str) -> ReadProgress:
-        """A new phase, and a function that reports how far it is."""
-        self._write(replace(self.state, phase=name, done=0, of=0))
-
-        def count(done: int, of: int) -> None:
-            self.state = replace(self.state, done=done, of=of)
-            if time.monotonic() - self.written > SECONDS_BETWEEN_REPORTS or done == of:
-                self._write(self.state)
-
-        return count
-
-    def _write(self, state: TeachingState) -> None:
-        if self.can_stop and (self.own / "stop").exists():
-            raise Stopped
-        self.state, self.written = state, time.monotonic()
-        write_status(self.own, state)
 
 
 def teach_pending(folder: Path, device: str = "auto") -> None:
     """Teach the step that is stored in the agent's folder."""
-    own = folder / OWN
+    own = folder / SERVE_FOLDER
     with locked(own / "teaching"):
         step = PendingStep.read(own)
         if step is None:

@@ -2,7 +2,7 @@
 
 import threading
 
-from osscl.serve.background import BackgroundWork
+from osscl.serve.rooms import BackgroundWork
 from serve.conftest import PATIENCE, wait_for
 
 

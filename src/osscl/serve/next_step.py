@@ -1,19 +1,23 @@
-"""Labels of the next step, kept in the agent's folder: pictures of the pile, and uploaded ones with their content."""
+"""The next step, kept in the agent's folder: labels and uploaded pictures, the step that was asked for, its status."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
 
-from osscl.config import convert
-from osscl.errors import UserError
-from osscl.serve.answers import NextLabel, NextLabels, RefusedRequest, class_name
+from osscl.config import convert, from_plain
+from osscl.data.folders import ReadProgress
+from osscl.errors import Stopped, UserError
+from osscl.serve.answers import NextLabel, NextLabels, RefusedRequest, TeachingState, class_name
 from osscl.storage import atomic_write, read_sealed, write_sealed
 
+SERVE_FOLDER = ".serve"  # of `osscl serve`, in an agent's folder
 MOST_UPLOADS = 2000  # uploaded pictures that wait for the next step
+SECONDS_BETWEEN_REPORTS = 0.1
 
 
 class LabelBook:
@@ -95,3 +99,68 @@ def label_pile(name: str, keys: list[str], files: dict[str, str]) -> list[NextLa
     if missing := [key for key in keys if key not in files]:
         raise RefusedRequest(404, f"no picture {missing[0]} in the pile: it may have been moved or changed")
     return [NextLabel(key, name, files[key], "pile") for key in dict.fromkeys(keys)]
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step that was asked for, as stored before it starts."""
+
+    id: str
+    labels: tuple[NextLabel, ...]
+    pile: str | None  # folder
+    test: str | None  # folder
+    before: tuple[str, ...]  # contents of the steps learned before
+
+    def write(self, own: Path) -> None:
+        write_sealed(own / "step.json", asdict(self))
+
+    @classmethod
+    def read(cls, own: Path) -> "PendingStep | None":
+        """The step that is pending, if there is one."""
+        try:
+            return from_plain(cls, read_sealed(own / "step.json"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, UserError):
+            raise UserError(f"{own / 'step.json'} is damaged: move it away; the labels are kept") from None
+
+    def forget(self, own: Path) -> None:
+        (own / "step.json").unlink(missing_ok=True)
+        (own / "stop").unlink(missing_ok=True)
+
+    @property
+    def state(self) -> TeachingState:
+        """How the step starts."""
+        classes = sorted({one.name for one in self.labels})
+        return TeachingState("running", self.id, "starting", pictures=len(self.labels), classes=classes)
+
+
+def write_status(own: Path, state: TeachingState) -> None:
+    write_sealed(own / "status.json", asdict(state))
+
+
+@dataclass
+class Reporter:
+    """Writes progress to the agent's folder, and stops the step on request."""
+
+    own: Path
+    state: TeachingState
+    written: float = 0.0
+    can_stop: bool = True  # until the new model is saved
+
+    def phase(self, name: str) -> ReadProgress:
+        """A new phase, and a function that reports how far it is."""
+        self._write(replace(self.state, phase=name, done=0, of=0))
+
+        def count(done: int, of: int) -> None:
+            self.state = replace(self.state, done=done, of=of)
+            if time.monotonic() - self.written > SECONDS_BETWEEN_REPORTS or done == of:
+                self._write(self.state)
+
+        return count
+
+    def _write(self, state: TeachingState) -> None:
+        if self.can_stop and (self.own / "stop").exists():
+            raise Stopped
+        self.state, self.written = state, time.monotonic()
+        write_status(self.own, state)

@@ -6,13 +6,13 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from osscl.serve.answers import NextLabel
-from osscl.serve.labels import LabelBook
+from osscl.serve.next_step import LabelBook
 from serve.conftest import PATIENCE
 
 FORGETS = """
 import sys
 from pathlib import Path
-from osscl.serve.labels import LabelBook
+from osscl.serve.next_step import LabelBook
 
 class SlowBook(LabelBook):
     def read(self):
