@@ -89,24 +89,24 @@ def agent(demo, tmp_path):
 
 
 @pytest.fixture
-def rooms(agent, photos):
-    from osscl.serve.rooms import Rooms
+def server_state(agent, photos):
+    from osscl.serve.rooms import ServerState
 
-    made = Rooms(agent, photos / "pile", photos / "test", "cpu")
+    made = ServerState(agent, photos / "pile", photos / "test", "cpu")
     yield made
     made.close()
     stop_teaching(agent)
 
 
 @pytest.fixture
-def client(rooms):
+def client(server_state):
     """Requests to the application without a network."""
     from starlette.testclient import TestClient
 
     from osscl.serve.app import build_app
     from osscl.serve.guard import Access
 
-    with TestClient(build_app(rooms, Access("127.0.0.1")), base_url="http://127.0.0.1:8765") as made:
+    with TestClient(build_app(server_state, Access("127.0.0.1")), base_url="http://127.0.0.1:8765") as made:
         yield made
 
 

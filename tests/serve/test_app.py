@@ -53,25 +53,25 @@ def test_the_page_answers_as_the_command_line_does(client, photos, agent):
     assert found["known_percent"] == pytest.approx(100 * float(expected.scores[0]), abs=0.06)
 
 
-def test_each_photo_is_answered_as_soon_as_it_is_done(rooms, photos, monkeypatch):
+def test_each_photo_is_answered_as_soon_as_it_is_done(server_state, photos, monkeypatch):
     """The second answer is not started before the first one has arrived."""
     from osscl.serve.app import build_app
     from osscl.serve.guard import Access
 
-    arrived, real, count = threading.Event(), rooms.desk.answer, []
+    arrived, real, count = threading.Event(), server_state.served.answer, []
 
     def answer(content, file):
         count.append(file)
         assert len(count) == 1 or arrived.wait(30)
         return real(content, file)
 
-    monkeypatch.setattr(rooms.desk, "answer", answer)
+    monkeypatch.setattr(server_state.served, "answer", answer)
     parts = [
         b'--b\r\nContent-Disposition: form-data; name="files"; filename="%d.png"\r\n\r\n%s\r\n' % (i, picture_bytes())
         for i in range(2)
     ]
     form = {"content-type": "multipart/form-data; boundary=b"}
-    with running(build_app(rooms, Access("127.0.0.1"))) as url:
+    with running(build_app(server_state, Access("127.0.0.1"))) as url:
         request = urllib.request.Request(f"{url}/api/predict", b"".join(parts) + b"--b--\r\n", form)
         with urllib.request.urlopen(request, timeout=60) as lines:
             assert json.loads(lines.readline())["file"] == "0.png"
@@ -218,14 +218,14 @@ def test_refusals_are_json_with_a_sentence(client, method, path, body, status, w
     assert "Traceback" not in answer.text and "\n" not in answer.json()["error"]
 
 
-def test_a_bug_is_answered_without_its_traceback(rooms, monkeypatch):
+def test_a_bug_is_answered_without_its_traceback(server_state, monkeypatch):
     from starlette.testclient import TestClient
 
     from osscl.serve.app import build_app
     from osscl.serve.guard import Access
 
-    monkeypatch.setattr(rooms, "agent_state", lambda: 1 / 0)
-    app = build_app(rooms, Access("127.0.0.1"))
+    monkeypatch.setattr(server_state, "agent_state", lambda: 1 / 0)
+    app = build_app(server_state, Access("127.0.0.1"))
     answer = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False).get("/api/agent")
     assert answer.status_code == 500 and "unexpectedly" in answer.json()["error"] and "division" not in answer.text
 
@@ -241,20 +241,20 @@ def test_an_agent_changed_by_another_process_is_read_again(client, agent):
 
 def test_an_agent_without_kept_pictures_says_so(demo, photos, tmp_path):
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.serve.rooms import Rooms
+    from osscl.serve.rooms import ServerState
 
     files = sorted((photos / "week1").rglob("*.jpg"))
     ContinualClassifier(views=1, memory=0, device="cpu").fit(files, [one.parent.name for one in files]).save(tmp_path)
-    made = Rooms(tmp_path, None, None, "cpu")
+    made = ServerState(tmp_path, None, None, "cpu")
     state = made.agent_state()
     assert "--memory 0" in state.warnings[0] and all(one.examples == [] for one in state.classes)
-    answer = made.desk.answer((photos / "test" / "tree" / "000.jpg").read_bytes(), "tree.jpg")
+    answer = made.served.answer((photos / "test" / "tree" / "000.jpg").read_bytes(), "tree.jpg")
     made.close()
     assert answer.top[0].name == "tree" and answer.nearest == []
     assert made.pile_state().state == "none" and made.test_state().state == "none"
 
 
-def test_300_requests_made_from_the_description_cause_no_server_error(rooms):
+def test_300_requests_made_from_the_description_cause_no_server_error(server_state):
     schemathesis = pytest.importorskip("schemathesis")
     from hypothesis import HealthCheck, Phase, given, settings
 
@@ -262,8 +262,8 @@ def test_300_requests_made_from_the_description_cause_no_server_error(rooms):
     from osscl.serve.guard import Access
 
     asked = []
-    with running(build_app(rooms, Access("127.0.0.1"))) as url:
-        wait_for(lambda: rooms.pile_state().state == "ready")
+    with running(build_app(server_state, Access("127.0.0.1"))) as url:
+        wait_for(lambda: server_state.pile_state().state == "ready")
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
         for operation in [one.ok() for one in schema.get_all_operations()]:
 
@@ -282,4 +282,4 @@ def test_300_requests_made_from_the_description_cause_no_server_error(rooms):
             fuzz()
     assert len(asked) >= 300, len(asked)
     assert len({path for _, path, status in asked if status < 300}) > 8
-    assert len(rooms.agent_state().classes) == 5  # nothing was changed by accident
+    assert len(server_state.agent_state().classes) == 5  # nothing was changed by accident

@@ -78,12 +78,12 @@ def test_without_the_token_nothing_is_answered():
     assert refused(access, host="evil.example", authorization="Bearer secret1234") == 403
 
 
-def test_the_token_in_the_address_becomes_a_cookie(rooms):
+def test_the_token_in_the_address_becomes_a_cookie(server_state):
     from starlette.testclient import TestClient
 
     from osscl.serve.app import build_app
 
-    app = build_app(rooms, Access("127.0.0.1", "secret1234"))
+    app = build_app(server_state, Access("127.0.0.1", "secret1234"))
     client = TestClient(app, base_url="http://127.0.0.1:8765", follow_redirects=False)
     for path in ("/", "/docs", "/openapi.json", "/static/page.js", "/api/agent", "/?token=wrong"):
         answer = client.get(path)

@@ -19,11 +19,11 @@ MAKE_FILES = """(files) => {
 
 
 @pytest.fixture
-def address(rooms):
+def address(server_state):
     from osscl.serve.app import build_app
     from osscl.serve.guard import Access
 
-    with running(build_app(rooms, Access("127.0.0.1"))) as url:
+    with running(build_app(server_state, Access("127.0.0.1"))) as url:
         yield url
 
 
@@ -113,7 +113,7 @@ def test_a_person_asks_names_teaches_sees_goes_back_and_renames(open_page, scree
     page.get_by_role("heading", name="ship").wait_for()
 
 
-def test_a_wrong_answer_becomes_a_label_and_a_second_page_is_told_that_teaching_runs(open_page, photos, rooms):
+def test_a_wrong_answer_becomes_a_label_and_a_second_page_is_told_that_teaching_runs(open_page, photos, server_state):
     page, other = open_page("desk"), open_page("phone", "light")
     page.set_input_files("#files", photos / "test" / "umbrella" / "000.jpg")
     page.get_by_label("You know it? This is").fill("umbrella")
@@ -129,7 +129,7 @@ def test_a_wrong_answer_becomes_a_label_and_a_second_page_is_told_that_teaching_
     page.close()  # the teaching goes on
     other.reload()
     other.get_by_text("New: umbrella").wait_for()
-    assert "umbrella" in rooms.desk.agent().made.class_names
+    assert "umbrella" in server_state.served.agent().classifier.class_names
 
 
 def test_the_page_works_by_keyboard_alone(open_page):
@@ -149,7 +149,7 @@ def test_the_page_works_by_keyboard_alone(open_page):
 
 
 @pytest.mark.parametrize("screen, scheme", [("desk", "light"), ("desk", "dark"), ("phone", "light"), ("phone", "dark")])
-def test_no_serious_accessibility_problem_is_found(open_page, rooms, photos, screen, scheme, address):
+def test_no_serious_accessibility_problem_is_found(open_page, server_state, photos, screen, scheme, address):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(screen, scheme)
     page.locator(".next").wait_for()

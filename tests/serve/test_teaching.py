@@ -210,12 +210,12 @@ def test_a_step_killed_after_its_labels_were_forgotten_is_finished(client, agent
 
 
 def test_a_server_with_another_pile_does_not_resume_the_step(agent, photos, tmp_path):
-    from osscl.serve.rooms import Rooms
+    from osscl.serve.rooms import ServerState
 
     (agent / SERVE_FOLDER).mkdir(exist_ok=True)
     PendingStep("x", (), str(tmp_path / "elsewhere"), None, ()).write(agent / SERVE_FOLDER)
     with pytest.raises(UserError, match=r"start with --pile .*elsewhere to resume"):
-        Rooms(agent, photos / "pile", None, "cpu")
+        ServerState(agent, photos / "pile", None, "cpu")
 
 
 def test_the_first_answer_comes_soon_after_the_start(serve, photos):

@@ -46,7 +46,7 @@ def test_a_pile_is_shown_before_it_is_grouped(client, held):
 def test_a_pile_is_shown_while_it_is_read(agent, photos, monkeypatch):
     from osscl.agent.photos import PhotoLearner
     from osscl.serve import folder
-    from osscl.serve.rooms import Rooms
+    from osscl.serve.rooms import ServerState
 
     go_on, parts = threading.Event(), []
 
@@ -57,7 +57,7 @@ def test_a_pile_is_shown_while_it_is_read(agent, photos, monkeypatch):
 
     monkeypatch.setattr(folder, "FIRST_PART", 10)
     monkeypatch.setattr(PhotoLearner, "embed", embed)
-    made = Rooms(agent, photos / "pile", None, "cpu")
+    made = ServerState(agent, photos / "pile", None, "cpu")
     try:
         shown = wait_for(lambda: (lambda pile: pile if pile.pictures == 30 else None)(made.pile_state()))
         assert shown.state == "reading" and (shown.done, shown.of) == (30, 82) and not shown.is_grouped
@@ -72,7 +72,7 @@ def test_a_pile_is_shown_while_it_is_read(agent, photos, monkeypatch):
 
 def test_a_pile_that_another_model_sorted_is_shown_at_once(client, agent, photos, held):
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.serve.rooms import Rooms
+    from osscl.serve.rooms import ServerState
 
     held.set()
     before = sorted_pile(client)
@@ -80,7 +80,7 @@ def test_a_pile_that_another_model_sorted_is_shown_at_once(client, agent, photos
     made = ContinualClassifier.load(agent, "cpu")
     made.rename("fish", "trout")
     made.save(agent)
-    later = Rooms(agent, photos / "pile", None, "cpu")
+    later = ServerState(agent, photos / "pile", None, "cpu")
     try:
         shown = wait_for(lambda: (lambda pile: pile if pile.sections else None)(later.pile_state()))
         assert shown.state in ("reading", "sorting") and shown.version == before["version"] and shown.is_grouped

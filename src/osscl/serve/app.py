@@ -44,7 +44,7 @@ from osscl.serve.answers import (
 )
 from osscl.serve.decoding import MOST_BYTES, MOST_PICTURES
 from osscl.serve.guard import COOKIE, Access, Guard, is_loopback
-from osscl.serve.rooms import Rooms
+from osscl.serve.rooms import ServerState
 
 STATIC = files("osscl.serve") / "static"
 PAGES = {"/": "index.html", "/docs": "docs.html"}
@@ -68,12 +68,12 @@ def run_server(
 ) -> None:  # fmt: skip
     """Serve until Ctrl-C."""
     access = Access(host, required_token(host, token))
-    rooms = Rooms(agent, pile, test, device)
+    state = ServerState(agent, pile, test, device)
     with listening(host, port) as listener:
         tell(f"open {address(host, listener.getsockname()[1], access.token)}  (Ctrl-C ends the server)")
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
-            build_app(rooms, access), log_config=None, access_log=False, server_header=False,
+            build_app(state, access), log_config=None, access_log=False, server_header=False,
             timeout_graceful_shutdown=SECONDS_TO_CLOSE,
         )  # fmt: skip
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what uvicorn ends with after SIGTERM
@@ -111,14 +111,14 @@ def address(host: str, port: int, token: str | None) -> str:
     return f"http://{shown}:{port}/" + (f"?token={token}" if token else "")
 
 
-def build_app(rooms: Rooms, access: Access) -> Any:
+def build_app(state: ServerState, access: Access) -> Any:
     """The ASGI application for one agent."""
 
     @contextlib.asynccontextmanager
     async def life(app: Any) -> AsyncIterator[None]:
-        rooms.open()
+        state.open()
         yield
-        rooms.close()
+        state.close()
 
     app = FastAPI(
         title="osscl serve", version=__version__, description=ABOUT, docs_url=None, redoc_url=None, lifespan=life,
@@ -126,10 +126,10 @@ def build_app(rooms: Rooms, access: Access) -> Any:
     )  # fmt: skip
     _add_error_handlers(app)
     _add_pages(app, access)
-    _add_questions(app, rooms)
-    _add_pile(app, rooms)
-    _add_next_step(app, rooms)
-    _add_classes(app, rooms)
+    _add_questions(app, state)
+    _add_pile(app, state)
+    _add_next_step(app, state)
+    _add_classes(app, state)
     return Guard(app, access)
 
 
@@ -187,7 +187,7 @@ def _static(name: str) -> Response:
     )
 
 
-def _add_questions(app: Any, rooms: Rooms) -> None:
+def _add_questions(app: Any, state: ServerState) -> None:
     async def predict(request: Request) -> StreamingResponse:
         """Ask about up to 50 pictures: one JSON answer per line, each as soon as it is ready."""
         form = await request.form(max_files=MOST_PICTURES, max_fields=MOST_PICTURES)
@@ -196,7 +196,7 @@ def _add_questions(app: Any, rooms: Rooms) -> None:
         async def answers() -> AsyncIterator[str]:
             for upload in given:
                 content = await upload.read(MOST_BYTES + 1)
-                answer = await run_in_threadpool(rooms.desk.answer, content, upload.filename)
+                answer = await run_in_threadpool(state.served.answer, content, upload.filename)
                 yield json.dumps(asdict(answer)) + "\n"
             await form.close()
 
@@ -204,7 +204,7 @@ def _add_questions(app: Any, rooms: Rooms) -> None:
 
     def example(id: PictureId) -> Response:
         """A labelled picture that the agent keeps in memory."""
-        if (jpeg := rooms.desk.example(id)) is None:
+        if (jpeg := state.served.example(id)) is None:
             raise RefusedRequest(404, "there is no such example; it may have been removed")
         return Response(jpeg, media_type="image/jpeg", headers=FOREVER)
 
@@ -236,25 +236,25 @@ def _given_files(form: Any) -> list[Any]:
     return given
 
 
-def _add_pile(app: Any, rooms: Rooms) -> None:
+def _add_pile(app: Any, state: ServerState) -> None:
     def pile() -> PileState:
         """The pile: how far it is read and sorted, and its sections."""
-        return rooms.pile_state()
+        return state.pile_state()
 
     def look_again() -> PileState:
         """Look for new and changed pictures in the folder."""
-        rooms.pile.again()
-        return rooms.pile_state()
+        state.pile.again()
+        return state.pile_state()
 
     def section(
         section: str, start: Annotated[int, Query(ge=0, le=10**9)] = 0, count: Annotated[int, Query(ge=1, le=500)] = 60
     ) -> SectionPage:
         """Some pictures of a section."""
-        return rooms.section(section, start, count)
+        return state.section(section, start, count)
 
     def picture(id: PictureId, size: Literal["small", "large"]) -> Response:
         """A picture of the pile as a JPEG: a square of 224 pixels, or whole with at most 1,024 pixels per side."""
-        return Response(rooms.picture(id, large=size == "large"), media_type="image/jpeg", headers=FOREVER)
+        return Response(state.picture(id, large=size == "large"), media_type="image/jpeg", headers=FOREVER)
 
     app.add_api_route("/api/pile", pile, tags=["pile"])
     app.add_api_route("/api/pile/refresh", look_again, methods=["POST"], tags=["pile"])
@@ -262,14 +262,14 @@ def _add_pile(app: Any, rooms: Rooms) -> None:
     app.add_api_route("/api/pictures/{id}/{size}", picture, tags=["pile"], response_class=Response)
 
 
-def _add_next_step(app: Any, rooms: Rooms) -> None:
+def _add_next_step(app: Any, state: ServerState) -> None:
     def labels() -> NextLabels:
         """The labels of the next step."""
-        return rooms.labels.shown()
+        return state.labels.shown()
 
     def give(given: GiveLabels) -> NextLabels:
         """Label pictures of the pile for the next step."""
-        return rooms.label(given)
+        return state.label(given)
 
     async def upload(request: Request) -> NextLabels:
         """Correct an answer: uploaded pictures and their class become labels of the next step."""
@@ -279,20 +279,20 @@ def _add_next_step(app: Any, rooms: Rooms) -> None:
             raise RefusedRequest(422, "name: say which class the pictures show")
         contents = [(one.filename, await one.read(MOST_BYTES + 1)) for one in given]
         await form.close()
-        return await run_in_threadpool(rooms.label_uploads, name, contents)  # type: ignore[no-any-return]
+        return await run_in_threadpool(state.label_uploads, name, contents)  # type: ignore[no-any-return]
 
     def drop(given: DropLabels) -> NextLabels:
         """Take labels out of the next step."""
-        rooms.labels.drop(given.pictures)
-        return rooms.labels.shown()
+        state.labels.drop(given.pictures)
+        return state.labels.shown()
 
     def teach() -> TeachingState:
         """Teach the labels of the next step in the background; one step at a time."""
-        return rooms.teach()
+        return state.teach()
 
     def events() -> StreamingResponse:
         """Server-sent events `teaching` with the state of the teaching, until it has ended."""
-        return StreamingResponse(rooms.teaching.events(), media_type="text/event-stream")
+        return StreamingResponse(state.teaching.events(), media_type="text/event-stream")
 
     streamed = {200: {"description": "Events.", "content": {"text/event-stream": {}}}}
     app.add_api_route("/api/next", labels, tags=["teach"])
@@ -300,12 +300,12 @@ def _add_next_step(app: Any, rooms: Rooms) -> None:
     labelled = _form(files=PICTURES, name={"type": "string", "maxLength": LONGEST_CLASS_NAME})
     app.add_api_route("/api/next/upload", upload, methods=["POST"], tags=["teach"], openapi_extra=labelled)
     app.add_api_route("/api/next/drop", drop, methods=["POST"], tags=["teach"])
-    state = _documented(rooms.teaching.state, "The step that is being taught, or the result of the last one.")
-    app.add_api_route("/api/teach", state, tags=["teach"])
+    now = _documented(state.teaching.state, "The step that is being taught, or the result of the last one.")
+    app.add_api_route("/api/teach", now, tags=["teach"])
     app.add_api_route("/api/teach", teach, methods=["POST"], tags=["teach"], status_code=202)
-    app.add_api_route("/api/teach/stop", _documented(rooms.teaching.stop, "Stop; the labels are kept."),
+    app.add_api_route("/api/teach/stop", _documented(state.teaching.stop, "Stop; the labels are kept."),
                       methods=["POST"], tags=["teach"], status_code=202)  # fmt: skip
-    app.add_api_route("/api/teach/dismiss", _documented(rooms.teaching.dismiss, "Clear the result of the last step."),
+    app.add_api_route("/api/teach/dismiss", _documented(state.teaching.dismiss, "Clear the result of the last step."),
                       methods=["POST"], tags=["teach"])  # fmt: skip
     app.add_api_route("/api/teach/events", events, tags=["teach"], responses=streamed, response_model=None)
 
@@ -318,30 +318,30 @@ def _documented(method: Callable[[], TeachingState], words: str) -> Callable[[],
     return endpoint
 
 
-def _add_classes(app: Any, rooms: Rooms) -> None:
+def _add_classes(app: Any, state: ServerState) -> None:
     def agent() -> AgentState:
         """Classes with examples, history, settings and earlier models."""
-        return rooms.agent_state()
+        return state.agent_state()
 
     def test() -> TestState:
         """Accuracy and confusion on the test folder."""
-        return rooms.test_state()
+        return state.test_state()
 
     def rename(given: Rename) -> AgentState:
         """Give a class another name."""
-        return rooms.rename(given)
+        return state.rename(given)
 
     def merge(given: Merge) -> AgentState:
         """Merge a class into another one."""
-        return rooms.merge(given)
+        return state.merge(given)
 
     def remove(given: Remove) -> AgentState:
         """Forget a class."""
-        return rooms.remove(given)
+        return state.remove(given)
 
     def back(given: GoBack) -> AgentState:
         """Return to an earlier model; the one in use is kept under its number."""
-        return rooms.go_back(given)
+        return state.go_back(given)
 
     app.add_api_route("/api/agent", agent, tags=["learned"])
     app.add_api_route("/api/test", test, tags=["learned"])

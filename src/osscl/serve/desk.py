@@ -38,21 +38,23 @@ EXAMPLES = 8  # pictures of a class
 class LoadedAgent:
     """An agent as it was read from its folder."""
 
-    made: ContinualClassifier
+    classifier: ContinualClassifier
     learner: PhotoLearner
     model: PhotoModel
     version: str
 
     @classmethod
     def read(cls, folder: Path, device: str) -> "LoadedAgent":
-        made = ContinualClassifier.load(folder, device, finished=model_file(folder).exists())
-        if not isinstance(made.learner, PhotoLearner):
+        classifier = ContinualClassifier.load(folder, device, finished=model_file(folder).exists())
+        if not isinstance(classifier.learner, PhotoLearner):
             raise UserError(
                 "`osscl serve` requires an agent with a pretrained encoder; this one was trained from scratch"
             )
-        if not made.history:
+        if not classifier.history:
             raise UserError(f"{folder} has not learned anything yet: finish its first step with `osscl fit`")
-        return cls(made, made.learner, made.model, version_of([step.content for step in made.history]))
+        return cls(
+            classifier, classifier.learner, classifier.model, version_of([step.content for step in classifier.history])
+        )
 
     @cached_property
     def examples(self) -> dict[str, bytes]:
@@ -62,7 +64,7 @@ class LoadedAgent:
 
     def learned_as(self, keys: list[str]) -> list[str | None]:
         """The class that each picture was taught as."""
-        return self.made.classes_by_digest([digest_of_key(bytes.fromhex(key)) for key in keys])
+        return self.classifier.classes_by_digest([digest_of_key(bytes.fromhex(key)) for key in keys])
 
 
 def version_of(contents: list[str]) -> str:
@@ -78,7 +80,7 @@ def example_address(jpeg: bytes) -> str:
     return f"/api/examples/{example_id(jpeg)}"
 
 
-class Desk:
+class ServedAgent:
     """Answers questions about one agent, from several threads."""
 
     def __init__(self, folder: Path, decoder: Decoder, device: str = "auto") -> None:
@@ -158,7 +160,7 @@ class Desk:
         agent = self.agent()
         knowledge = agent.model.knowledge
         counts = dict(zip(knowledge.sums.names, map(int, knowledge.sums.counts.tolist()), strict=True))
-        since = {name: i for i, step in reversed([*enumerate(agent.made.history, 1)]) for name in step.classes}
+        since = {name: i for i, step in reversed([*enumerate(agent.classifier.history, 1)]) for name in step.classes}
         return [
             LearnedClass(
                 name,
@@ -166,15 +168,15 @@ class Desk:
                 since.get(name),
                 [*map(example_address, agent.model.examples(name, EXAMPLES))],
             )
-            for name in agent.made.class_names
+            for name in agent.classifier.class_names
         ]
 
     def history(self) -> list[HistoryStep]:
-        return [_row(number, step) for number, step in enumerate(self.agent().made.history, 1)]
+        return [_row(number, step) for number, step in enumerate(self.agent().classifier.history, 1)]
 
     def earlier(self) -> list[EarlierModel]:
         """Models to go back to, without the one in use and those that cannot be read."""
-        own, found = [step.content for step in self.agent().made.history], []
+        own, found = [step.content for step in self.agent().classifier.history], []
         for name in earlier_models(self.folder):
             try:
                 entry = read_entry(self.folder, name, tensors=False)
@@ -187,16 +189,16 @@ class Desk:
 
     def left_out(self) -> Accuracy | None:
         """Accuracy on labelled pictures that were left out, in the newest step that measured it."""
-        return left_out_accuracy(self.agent().made.history)
+        return left_out_accuracy(self.agent().classifier.history)
 
     # ----- changes
 
     def edit(self, change: Callable[[ContinualClassifier], Any]) -> None:
         """Change the classes and save, all of it or nothing."""
         with self.lock:
-            made = ContinualClassifier.load(self.folder, self.device, finished=True)
-            change(made)
-            made.save(self.folder)
+            classifier = ContinualClassifier.load(self.folder, self.device, finished=True)
+            change(classifier)
+            classifier.save(self.folder)
 
     def go_back(self, model: str) -> None:
         """Return to an earlier model."""

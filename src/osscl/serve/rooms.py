@@ -32,7 +32,7 @@ from osscl.serve.answers import (
     shown_name,
 )
 from osscl.serve.decoding import MOST_BYTES, Decoder, decode_upload, jpeg_to_show
-from osscl.serve.desk import Desk
+from osscl.serve.desk import ServedAgent
 from osscl.serve.folder import FolderContents, read_folder, unchanged_content
 from osscl.serve.next_step import SERVE_FOLDER, LabelBook, label_pile
 from osscl.serve.teaching import Teaching
@@ -129,7 +129,7 @@ class WorkReports(Generic[T]):
         self.of.last = value
 
 
-class Rooms:
+class ServerState:
     """One agent, its folders, and what people do with them."""
 
     def __init__(self, folder: Path, pile: Path | None, test: Path | None, device: str = "auto") -> None:
@@ -139,7 +139,7 @@ class Rooms:
             if place is not None and place.resolve().is_relative_to(folder.resolve()):
                 raise UserError(f"{place} is not outside the agent's folder {folder}: give a folder of pictures")
         self.folder, self.own, self.decoder = folder, folder / SERVE_FOLDER, Decoder()
-        self.desk = Desk(folder, self.decoder, device)
+        self.served = ServedAgent(folder, self.decoder, device)
         self.own.mkdir(exist_ok=True)
         self.pile_folder, self.test_folder = pile, test
         self.labels = LabelBook(self.own)
@@ -151,8 +151,8 @@ class Rooms:
     def open(self) -> None:
         """Start what the first request would wait for."""
         if self.pile_folder is not None:
-            self.pile.state(self.desk.agent().version)
-        for work in (self.decoder.start, self.desk.warm_up):
+            self.pile.state(self.served.agent().version)
+        for work in (self.decoder.start, self.served.warm_up):
             threading.Thread(target=work, daemon=True).start()
 
     def close(self) -> None:
@@ -162,27 +162,27 @@ class Rooms:
     # ----- the agent
 
     def agent_state(self) -> AgentState:
-        agent = self.desk.agent()
+        agent = self.served.agent()
         settings = agent.learner.settings
         return AgentState(
-            printable(self.folder.resolve().name), agent.version, self.desk.classes(), self.desk.history(),
-            self.desk.earlier(), settings.encoder, settings.memory, round(100 * settings.reject, 2),
-            self.desk.left_out(), self.pile_folder is not None, self.test_folder is not None,
+            printable(self.folder.resolve().name), agent.version, self.served.classes(), self.served.history(),
+            self.served.earlier(), settings.encoder, settings.memory, round(100 * settings.reject, 2),
+            self.served.left_out(), self.pile_folder is not None, self.test_folder is not None,
             warnings_of(agent.learner),
         )  # fmt: skip
 
     def rename(self, given: Rename) -> AgentState:
         new = class_name(given.new)
-        return self._edited(lambda: self.desk.edit(lambda made: made.rename(given.old, new)))
+        return self._edited(lambda: self.served.edit(lambda classifier: classifier.rename(given.old, new)))
 
     def merge(self, given: Merge) -> AgentState:
-        return self._edited(lambda: self.desk.edit(lambda made: made.merge(given.gone, given.into)))
+        return self._edited(lambda: self.served.edit(lambda classifier: classifier.merge(given.gone, given.into)))
 
     def remove(self, given: Remove) -> AgentState:
-        return self._edited(lambda: self.desk.edit(lambda made: made.remove(given.name)))
+        return self._edited(lambda: self.served.edit(lambda classifier: classifier.remove(given.name)))
 
     def go_back(self, given: GoBack) -> AgentState:
-        return self._edited(lambda: self.desk.go_back(given.model))
+        return self._edited(lambda: self.served.go_back(given.model))
 
     def _edited(self, change: Callable[[], None]) -> AgentState:
         self.teaching.require_idle()
@@ -193,7 +193,7 @@ class Rooms:
 
     def _sort_pile(self, reports: WorkReports[Pile]) -> Pile:
         assert self.pile_folder is not None
-        agent, judged = self.desk.agent(), None
+        agent, judged = self.served.agent(), None
 
         def show_part(contents: FolderContents, part: SortedPile) -> None:
             if self.pile.last is None or not self.pile.last[1].is_grouped:
@@ -223,7 +223,7 @@ class Rooms:
     def pile_state(self) -> PileState:
         if self.pile_folder is None:
             return PileState("none")
-        version = self.desk.agent().version
+        version = self.served.agent().version
         now = self.pile.state(version)
         if now.value is None and not now.error:
             self.pile.wait(PATIENCE)
@@ -244,7 +244,7 @@ class Rooms:
     def _ready_pile(self) -> Pile:
         if self.pile_folder is None:
             raise RefusedRequest(404, "no pile is served: start with --pile DIR")
-        self.pile.state(self.desk.agent().version)
+        self.pile.state(self.served.agent().version)
         if self.pile.last is None:
             raise RefusedRequest(404, "the pile is still being read")
         return self.pile.last  # while a newer model sorts it, as the one before did
@@ -255,7 +255,7 @@ class Rooms:
             raise RefusedRequest(404, "there is no such section; the pile may have been sorted again")
         rows = made.rows[name][start : start + count]
         keys = [made.keys[row] for row in rows]
-        learned, waiting = self.desk.agent().learned_as(keys), self.labels.read()
+        learned, waiting = self.served.agent().learned_as(keys), self.labels.read()
         pictures = [
             PilePicture(
                 key, printable(contents.files[contents.places[key]]), made.classes[int(made.label[row])],
@@ -317,19 +317,19 @@ class Rooms:
         return self.labels.shown()
 
     def teach(self) -> TeachingState:
-        contents = [step.content for step in self.desk.agent().made.history]
+        contents = [step.content for step in self.served.agent().classifier.history]
         return self.teaching.start([*self.labels.read().values()], contents)
 
     # ----- the test
 
     def _run_test(self, reports: WorkReports[TestState]) -> TestState:
         assert self.test_folder is not None
-        return tested_folder(self.own, self.desk.agent(), self.test_folder, reports.phase("reading"))
+        return tested_folder(self.own, self.served.agent(), self.test_folder, reports.phase("reading"))
 
     def test_state(self) -> TestState:
         if self.test_folder is None:
             return TestState("none")
-        version = self.desk.agent().version
+        version = self.served.agent().version
         now = self.test.state(version)
         if now.value is None and not now.error:
             self.test.wait(PATIENCE)

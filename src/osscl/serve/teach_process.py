@@ -41,13 +41,13 @@ def _taught(folder: Path, own: Path, step: PendingStep, reporter: Reporter, devi
     reporter.phase("reading the agent")
     agent = LoadedAgent.read(folder, device)
     pile = _read_pile(own, step, agent, reporter)
-    is_resumed = [one.content for one in agent.made.history] != [*step.before]
+    is_resumed = [one.content for one in agent.classifier.history] != [*step.before]
     before = _judged_before(own, step) if is_resumed else _judged(own, step, agent, pile, reporter)
     notes = _learn(folder, own, step, agent, pile, reporter)
     reporter.can_stop = False
     after_agent = LoadedAgent.read(folder, device)
     after = _judged(own, step, after_agent, pile, reporter)
-    history = after_agent.made.history
+    history = after_agent.classifier.history
     steps = [one for one in history[len(step.before) :] if not one.edit]
     changes = _changes(before[0], after[0])
     return StepResult(
@@ -99,8 +99,8 @@ def _learn(
 
     The agent may have been saved before the process was killed, and with only some of the corrections. What is left to
     do is therefore computed from what the agent has learned."""
-    made, learner = agent.made, agent.learner
-    done = [one.content for one in made.history[len(step.before) :]]
+    classifier, learner = agent.classifier, agent.learner
+    done = [one.content for one in classifier.history[len(step.before) :]]
     files, labels, notes = _labelled_files(own, step, pile)
     if not files and done and _has_learned_any(agent, step):
         return notes  # killed after the labels were forgotten, and uploaded pictures with them
@@ -119,11 +119,11 @@ def _learn(
             raise UserError("nothing new: all of these pictures have been learned")
         return notes
     reporter.phase("learning")
-    with made.saving_to(folder):
+    with classifier.saving_to(folder):
         if has_new:
-            made.update_step(given)
+            classifier.update_step(given)
         for file, name in wrong:
-            made.relabel(file, name)
+            classifier.relabel(file, name)
     return notes
 
 
