@@ -90,7 +90,7 @@ def agent(demo, tmp_path):
 
 @pytest.fixture
 def server_state(agent, photos):
-    from osscl.serve.rooms import ServerState
+    from osscl.serve.server_state import ServerState
 
     made = ServerState(agent, photos / "pile", photos / "test", "cpu")
     yield made

@@ -93,14 +93,14 @@ def test_what_cannot_be_read_is_answered_with_a_sentence(client):
 
 
 def test_uploads_are_limited_in_number_bytes_and_pixels(client, monkeypatch):
-    from osscl.serve import decoding, desk, guard
+    from osscl.serve import decoding, guard, served_agent
 
     many = client.post("/api/predict", files=[("files", ("a.png", b"x"))] * 51)
     assert (many.status_code in (400, 413) and "51" in many.json()["error"]) or "50" in many.json()["error"]
-    monkeypatch.setattr(desk, "MOST_BYTES", 1000)
+    monkeypatch.setattr(served_agent, "MOST_BYTES", 1000)
     (answer,) = [json.loads(client.post("/api/predict", files=[("files", ("a.bmp", picture_bytes(form="BMP")))]).text)]
     assert "is larger than" in answer["error"]
-    monkeypatch.setattr(desk, "MOST_BYTES", 2**26)
+    monkeypatch.setattr(served_agent, "MOST_BYTES", 2**26)
     large = picture_bytes(size=(12_001, 10_000))
     assert decoding.MOST_PIXELS < 12_001 * 10_000
     (answer,) = [json.loads(client.post("/api/predict", files=[("files", ("large.png", large))]).text)]
@@ -241,7 +241,7 @@ def test_an_agent_changed_by_another_process_is_read_again(client, agent):
 
 def test_an_agent_without_kept_pictures_says_so(demo, photos, tmp_path):
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.serve.rooms import ServerState
+    from osscl.serve.server_state import ServerState
 
     files = sorted((photos / "week1").rglob("*.jpg"))
     ContinualClassifier(views=1, memory=0, device="cpu").fit(files, [one.parent.name for one in files]).save(tmp_path)

@@ -210,7 +210,7 @@ def test_a_step_killed_after_its_labels_were_forgotten_is_finished(client, agent
 
 
 def test_a_server_with_another_pile_does_not_resume_the_step(agent, photos, tmp_path):
-    from osscl.serve.rooms import ServerState
+    from osscl.serve.server_state import ServerState
 
     (agent / SERVE_FOLDER).mkdir(exist_ok=True)
     PendingStep("x", (), str(tmp_path / "elsewhere"), None, ()).write(agent / SERVE_FOLDER)

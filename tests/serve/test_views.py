@@ -46,7 +46,7 @@ def test_a_pile_is_shown_before_it_is_grouped(client, held):
 def test_a_pile_is_shown_while_it_is_read(agent, photos, monkeypatch):
     from osscl.agent.photos import PhotoLearner
     from osscl.serve import folder
-    from osscl.serve.rooms import ServerState
+    from osscl.serve.server_state import ServerState
 
     go_on, parts = threading.Event(), []
 
@@ -72,7 +72,7 @@ def test_a_pile_is_shown_while_it_is_read(agent, photos, monkeypatch):
 
 def test_a_pile_that_another_model_sorted_is_shown_at_once(client, agent, photos, held):
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.serve.rooms import ServerState
+    from osscl.serve.server_state import ServerState
 
     held.set()
     before = sorted_pile(client)
@@ -96,8 +96,8 @@ def test_a_pile_that_another_model_sorted_is_shown_at_once(client, agent, photos
 
 def test_only_new_pictures_are_judged_and_pictures_that_are_gone_are_left_out(agent, photos, tmp_path, monkeypatch):
     from osscl.serve import views
-    from osscl.serve.desk import LoadedAgent
     from osscl.serve.folder import read_folder
+    from osscl.serve.served_agent import LoadedAgent
 
     pile, own = tmp_path / "pile", tmp_path / "own"
     shutil.copytree(photos / "pile", pile)

@@ -44,7 +44,7 @@ from osscl.serve.answers import (
 )
 from osscl.serve.decoding import MOST_BYTES, MOST_PICTURES
 from osscl.serve.guard import COOKIE, Access, Guard, is_loopback
-from osscl.serve.rooms import ServerState
+from osscl.serve.server_state import ServerState
 
 STATIC = files("osscl.serve") / "static"
 PAGES = {"/": "index.html", "/docs": "docs.html"}

@@ -8,9 +8,9 @@ from pathlib import Path
 from osscl.agent.embeddings import Embedded
 from osscl.errors import Stopped, UserError
 from osscl.serve.answers import ChangedAnswer, NextLabel, StepResult, TestState
-from osscl.serve.desk import LoadedAgent, left_out_accuracy, version_of
 from osscl.serve.folder import FolderContents, is_inside, read_folder
 from osscl.serve.next_step import SERVE_FOLDER, LabelBook, PendingStep, Reporter, write_status
+from osscl.serve.served_agent import LoadedAgent, left_out_accuracy, version_of
 from osscl.serve.views import SortedPile, read_sorted, sorted_pile, tested_folder
 from osscl.storage import locked
 

@@ -17,8 +17,8 @@ from osscl.config import from_plain
 from osscl.data.folders import ReadProgress
 from osscl.errors import DataError, UserError
 from osscl.serve.answers import Accuracy, PileSection, TestedClass, TestState
-from osscl.serve.desk import LoadedAgent
 from osscl.serve.folder import FolderContents, read_folder
+from osscl.serve.served_agent import LoadedAgent
 from osscl.storage import read_cached_state, read_sealed, write_sealed, write_state
 
 MOST_KEPT = 4  # models whose results are kept

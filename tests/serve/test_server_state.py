@@ -2,7 +2,7 @@
 
 import threading
 
-from osscl.serve.rooms import BackgroundWork
+from osscl.serve.server_state import BackgroundWork
 from serve.conftest import PATIENCE, wait_for
 
 

@@ -32,9 +32,9 @@ from osscl.serve.answers import (
     shown_name,
 )
 from osscl.serve.decoding import MOST_BYTES, Decoder, decode_upload, jpeg_to_show
-from osscl.serve.desk import ServedAgent
 from osscl.serve.folder import FolderContents, read_folder, unchanged_content
 from osscl.serve.next_step import SERVE_FOLDER, LabelBook, label_pile
+from osscl.serve.served_agent import ServedAgent
 from osscl.serve.teaching import Teaching
 from osscl.serve.views import SortedPile, judged_pile, newest_sorted, sorted_pile, tested_folder
 from osscl.storage import atomic_write
