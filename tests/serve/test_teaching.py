@@ -3,6 +3,8 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -179,6 +181,36 @@ def test_a_step_killed_between_its_corrections_makes_the_others_when_resumed(
     assert client.get("/api/next").json()["labels"] == []
     teach_pending(whole, "cpu")
     assert difference(knowledge(agent), knowledge(whole)) is None
+
+
+def killed_after_saving(agent, pile, monkeypatch):
+    """Teach a step until the agent is saved; the process that is returned has ended."""
+    ask_for_step(agent, pile)
+    judged = iter([teach_process._judged])
+    with monkeypatch.context() as patched, pytest.raises(StopIteration):
+        patched.setattr(teach_process, "_judged", lambda *given: next(judged)(*given))
+        teach_pending(agent, "cpu")
+    assert len(ContinualClassifier.load(agent, "cpu").history) == 3
+    ended_process = subprocess.Popen([sys.executable, "-c", ""])
+    ended_process.wait()
+    return ended_process
+
+
+def test_a_process_killed_after_it_saved_the_agent_is_started_again(client, server_state, agent, photos, monkeypatch):
+    group = label_a_group(client)
+    server_state.teaching.process = killed_after_saving(agent, photos / "pile", monkeypatch)
+    made = ended(client)
+    assert made["state"] == "finished" and made["result"]["labeled"] == len(group), made
+    assert client.get("/api/next").json()["labels"] == []
+
+
+def test_a_process_that_always_ends_is_started_again_once(client, server_state, agent, photos, monkeypatch):
+    label_a_group(client)
+    server_state.teaching.process, launched = killed_after_saving(agent, photos / "pile", monkeypatch), []
+    monkeypatch.setattr(server_state.teaching, "_launch", launched.append)
+    made = ended(client)
+    assert made["state"] == "failed" and "ended unexpectedly" in made["error"] and len(launched) == 1, made
+    assert client.get("/api/next").json()["labels"] and not (agent / SERVE_FOLDER / "step.json").exists()
 
 
 def test_labels_are_taught_by_a_resumed_step_although_the_agent_was_changed_meanwhile(client, agent, photos):

@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from osscl.agent.store import contents_of
 from osscl.config import from_plain
 from osscl.errors import UserError
+from osscl.runs.model import read_entry
 from osscl.serve.answers import NextLabel, RefusedRequest, TeachingState
 from osscl.serve.next_step import SERVE_FOLDER, PendingStep, write_status
 from osscl.storage import is_locked, read_sealed, write_text
@@ -29,6 +31,7 @@ class Teaching:
         self.pile, self.test = (None if path is None else str(path.resolve()) for path in (pile, test))
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
+        self.restarted = ""  # id of a step whose process was killed and started again
 
     def resume(self) -> None:
         """Resume a step that a killed server left unfinished; one with other folders is refused."""
@@ -100,9 +103,13 @@ class Teaching:
         return replace(found, stopping=(self.own / "stop").exists())
 
     def _ended(self) -> TeachingState:
-        """The process has ended: what it wrote last, or that it was killed."""
+        """The process has ended: what it wrote last, or that it was killed; started again if the agent was saved."""
         assert self.process is not None
         found = from_plain(TeachingState, read_sealed(self.own / "status.json"))
+        if found.state == "running" and (step := PendingStep.read(self.own)) is not None and self._is_restartable(step):
+            self.restarted = step.id
+            self._launch(step)
+            return step.state
         if found.state == "running":
             why = "the process that teaches has ended unexpectedly; the labels are kept, and teach.log says more"
             found = replace(found, state="failed", phase="", error=why)
@@ -110,6 +117,12 @@ class Teaching:
             if (step := PendingStep.read(self.own)) is not None:
                 step.forget(self.own)
         return found
+
+    def _is_restartable(self, step: PendingStep) -> bool:
+        """Whether the agent has learned a part of the step, whose labels would not be new in another step. Once only,
+        so that a process which always fails is reported."""
+        there = contents_of(read_entry(self.folder, tensors=False))
+        return there != [*step.before] and self.restarted != step.id
 
     def stop(self) -> TeachingState:
         """Ask the step to stop: the agent stays as it was, and the labels are kept."""
