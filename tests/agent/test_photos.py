@@ -126,6 +126,33 @@ def test_copies_of_a_labelled_image_count_once():
     assert sorted(twice.learner.knowledge.kept_labels) == ["kind 0"] * 7 + ["kind 1"] * 9
 
 
+def test_a_removed_class_leaves_nothing_if_all_images_are_in_memory():
+    made = agent().fit(*labeled(0, 1, 2), pile()).remove("kind 1")
+    never = agent().fit(*labeled(0, 2), pile())
+    a, b = made.learner.knowledge, never.learner.knowledge
+    assert a.classes == b.classes and difference(a.sums.state(), b.sums.state()) is None
+    found, expected = made.predict_detailed(pile()), never.predict_detailed(pile())
+    assert torch.equal(found.class_probabilities, expected.class_probabilities)
+    assert torch.equal(found.scores, expected.scores)
+    assert made.history[-1].choice == never.history[-1].choice
+
+
+def test_a_removed_class_takes_the_rows_in_memory_out_of_the_scatter():
+    made = agent(memory=8).fit(*labeled(0, 1), pile())
+    known = made.learner.knowledge
+    before, after = (float(one.sums.scatters[0].trace()) for one in (known, known.removed("kind 1")))
+    assert known.removed("kind 1").sums.names == ("kind 0",) and 0 < after < before
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_name_needs_a_letter(name):
+    made = agent().fit(*labeled(0, 1), pile())
+    with pytest.raises(DataError, match="non-empty"):
+        made.rename("kind 0", name)
+    with pytest.raises(DataError, match="non-empty"):
+        made.relabel(labeled(0)[0][0], name)
+
+
 def test_about_the_requested_share_of_known_images_is_rejected():
     images, _ = labeled(0, 1, 2, 3, count=50, seed=5)
     known: dict[float, list[bool]] = {0.2: [], 0.02: []}

@@ -289,6 +289,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def rename(self, old: str, new: str) -> Self:
         """Give a class another name."""
+        (new,) = as_class_names([new])
         if new in self.class_names:
             raise UserError(f"class {new!r} already exists; use merge to combine two classes")
         names = {name: new if name == old else name for name in self.class_names}
@@ -317,6 +318,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def relabel(self, image: Any, new: str | None) -> Self:
         """Undo a wrong label: learn an image as another class, or as none."""
         photos = self._photos("relabel")
+        new = new if new is None else as_class_names([new])[0]
         found = photos.check([image], ["?"], None)
         (old,) = self.classes_by_digest(found.digests)
         if old is None:
@@ -357,7 +359,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             kept = [name for name in names.values() if name is not None]
             knowledge = self.learner.knowledge if isinstance(self.learner, PhotoLearner) else None
             self._rewrite_learned(kept if knowledge is None else knowledge.classes, names, digest, label)
-            self.history = [*self.history, summarize_edit(edit, self.history, self.learner.device)]
+            choice = None if knowledge is None else self._photos("").choice()
+            self.history = [*self.history, summarize_edit(edit, self.history, self.learner.device, choice)]
         self._save_finished()
         return self
 

@@ -205,7 +205,7 @@ def as_class_names(labels: Sequence[Any]) -> tuple[str, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise DataError(f"labels must be a list, got {type(labels).__name__}")
     for value in values:
-        if isinstance(value, bool) or not isinstance(value, str | Integral) or value == "":
+        if isinstance(value, bool) or not isinstance(value, str | Integral) or not str(value).strip():
             raise DataError(f"a label must be a non-empty string or an integer, got {value!r}")
     return tuple(map(str, values))
 

@@ -70,9 +70,20 @@ class Knowledge:
         return self._edited(self.sums.merged(gone, into), scores, lambda name: into if name == gone else name)
 
     def removed(self, gone: str) -> "Knowledge":
-        """Without a class, its rows in memory and its calibration scores."""
+        """Without a class: its sums, as far as its rows are in memory exactly, its rows and its calibration scores."""
         scores = self.calibration.without(gone)
-        return self._edited(self.sums.without(gone), scores, lambda name: None if name == gone else name)
+        return self._edited(self._sums_without(gone), scores, lambda name: None if name == gone else name)
+
+    def _sums_without(self, gone: str) -> ClassSums:
+        if self.remembers_all:
+            left = [i for i, label in enumerate(self.kept_labels) if label != gone]
+            names = [name for name in self.classes if name != gone]
+            targets = torch.tensor([names.index(self.kept_labels[i]) for i in left])
+            return summarise(self.kept[left], targets, names, self.sums.widths)
+        sums = self.sums
+        for row in (kept for kept, label in self._memory() if label == gone):
+            sums = sums.without_row(row, gone)
+        return sums.without(gone) if gone in sums.names else sums
 
     def relabeled(self, row: Tensor, old: str, new: str | None) -> "Knowledge":
         """Take one labelled row (width,) out of a class, and into another one unless `new` is None."""

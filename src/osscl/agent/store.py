@@ -81,11 +81,13 @@ def summarize_step(given: StepInput, known: Sequence[str], outcome: StepOutcome,
     )
 
 
-def summarize_edit(edit: str, before: Sequence[LearnedStep], device: torch.device) -> LearnedStep:
+def summarize_edit(
+    edit: str, before: Sequence[LearnedStep], device: torch.device, choice: HeadChoice | None
+) -> LearnedStep:
     """The history row of a change that learned nothing, such as a renamed class."""
     previous = before[-1].content if before else ""
     content = blake2b(f"{previous} {len(before)} {edit}".encode(), digest_size=16).hexdigest()
-    return LearnedStep((), 0, 0, None, 0.0, content, _now(), device_name(device), edit=edit)
+    return LearnedStep((), 0, 0, None, 0.0, content, _now(), device_name(device), choice=choice, edit=edit)
 
 
 def _now() -> str:

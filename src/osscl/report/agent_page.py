@@ -34,7 +34,7 @@ def build_agent_page(entry: Mapping[str, Any], name: str) -> str:
     knowledge = Knowledge.from_state(entry["knowledge"]) if "knowledge" in entry else None
     return environment().get_template("agent.html").render(
         name=name,
-        conclusion=agent_conclusion(history, classes),
+        conclusion=agent_conclusion(history, classes, knowledge),
         cards=class_cards(classes, history, knowledge),
         without_pictures=why_no_pictures(knowledge),
         steps=Markup(to_html(step_table(history), "cards")),
@@ -47,14 +47,14 @@ def build_agent_page(entry: Mapping[str, Any], name: str) -> str:
     )  # fmt: skip
 
 
-def agent_conclusion(history: Sequence[LearnedStep], classes: Sequence[str]) -> str:
+def agent_conclusion(history: Sequence[LearnedStep], classes: Sequence[str], knowledge: Knowledge | None = None) -> str:
     """How much it knows, and how well it does on labelled images that were left out."""
     steps = [step for step in history if not step.edit]
-    labeled = sum(step.labeled for step in steps)
+    labeled = sum(step.labeled for step in steps) if knowledge is None else round(float(knowledge.sums.counts.sum()))
     known = (
         f"{_count(len(classes), 'class')} after {_count(len(steps), 'step')} and {_count(labeled, 'labelled image')}"
     )
-    choices = [step.choice for step in steps if step.choice is not None]
+    choices = [step.choice for step in history if step.choice is not None]
     if not choices:
         return f"The agent knows {known}. Its accuracy was not measured; osscl inspect --on DIR does so."
     last = choices[-1]
