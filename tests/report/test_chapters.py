@@ -10,6 +10,7 @@ from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.tables import cell_of
 from osscl.report.chapters import chapters_of, opening
 from osscl.report.chapters import conclusion as sentences
+from osscl.runs.spec import ForeignConfig
 
 
 def only_chapter(*records):
@@ -183,3 +184,38 @@ def test_an_ablation_knows_the_full_method_it_was_made_from(ursl, named):
     ((base, changes),) = found.values()
     assert base.configuration == "ursl-plus" and changes == {"learner.gamma": "0"}
     assert CONFIGURATIONS["ursl-plus"] == base.first.spec.method
+
+
+# ----- methods of other packages, and schedules that cut nothing
+
+
+def foreign(record, fields, by=0.0):
+    spec = replace(record.spec, method=ForeignConfig("rehearsal", fields))
+    overall = tuple(value + by for value in record.overall)
+    return replace(
+        record, id=spec.id, configuration="rehearsal", spec=spec, overall=overall, final=overall[-1]
+    )  # fmt: skip
+
+
+def test_a_method_of_another_package_is_a_method_with_a_short_name(ursl):
+    chapter = only_chapter(ursl, foreign(ursl, "{}", by=-1.0))
+    assert [(entry.name, entry.configuration) for entry in chapter.entries][1] == ("rehearsal", "rehearsal")
+    assert "1.0 points above the best competitor, rehearsal (" in conclusion(chapter)
+    two = only_chapter(foreign(ursl, "{}"), foreign(ursl, '{"rate": 1}'))
+    names = [entry.name for entry in two.entries]
+    assert len(set(names)) == 2 and all(name.startswith("rehearsal ") for name in names)
+
+
+@pytest.mark.parametrize(("schedule", "is_baseline"), [(PAPER, True), (DEMO, True), (SHORT, False), (SMOKE, False)])
+def test_few_updates_rule_out_a_baseline_only_where_the_schedule_cuts_them(ursl, named, schedule, is_baseline):
+    co2l = named(ursl, "co2l", by=-1.0)
+    few = tuple(replace(step, phases=step.phases[:0]) for step in co2l.steps)
+    chapter = only_chapter(at_schedule(ursl, schedule), at_schedule(replace(co2l, steps=few), schedule))
+    assert (chapter.competitor is not None) == is_baseline
+
+
+def test_seeds_are_paired_only_where_both_runs_met_the_same_data(ursl, named, at_seed):
+    rivals = [at_seed(named(ursl, "co2l"), seed, by=-2.0 - 0.1 * seed) for seed in range(3)]
+    rivals[0] = replace(rivals[0], content=dict.fromkeys(ursl.content, "other"))
+    said = conclusion(only_chapter(*(at_seed(ursl, seed) for seed in range(3)), *rivals))
+    assert "(2 paired seeds)" in said

@@ -2,9 +2,13 @@
 
 from dataclasses import replace
 
+import pytest
+
 from osscl.config import override
-from osscl.methods import CONFIGURATIONS
+from osscl.methods import CONFIGURATIONS, URSL
+from osscl.methods.base import DEMO, PAPER, SMOKE
 from osscl.report.naming import method_label, setting_words
+from osscl.runs.spec import demo_sized, on_small_net, sized
 
 
 def test_a_record_keeps_the_name_that_it_ran_under(ursl):
@@ -25,3 +29,17 @@ def test_settings_that_differ_in_any_field_differ_in_words(ursl):
     others = [replace(usual, **{field: value}) for field, value in
               {"related": 4500, "imbalance": 10.0, "regime": "non_iid", "validation_share": 0.1}.items()]  # fmt: skip
     assert len({setting_words(scenario) for scenario in [usual, *others]}) == 5
+
+
+@pytest.mark.parametrize("schedule", [PAPER, SMOKE, DEMO])
+def test_the_same_configuration_at_two_sizes_has_two_names(ursl, schedule):
+    sizes = (URSL, on_small_net(URSL), demo_sized(URSL))
+    labels = [method_label(run_of(ursl, size, schedule)) for size in sizes]
+    assert len(set(labels)) == 3
+    assert labels[sizes.index(sized(URSL, schedule))] == "ursl"
+    changed = [method_label(run_of(ursl, override(size, ["learner.gamma=0"]), schedule)) for size in sizes]
+    assert changed == [f"{label}, learner.gamma=0" for label in labels]
+
+
+def run_of(record, method, schedule):
+    return replace(record, spec=replace(record.spec, method=method, schedule=schedule))

@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from osscl.methods.base import SHORT, Schedule
-from osscl.report.payload import payload
+from osscl.report.payload import payload, unique_slugs
 from osscl.runs.record import KnownRecord, Session
 
 
@@ -102,3 +102,14 @@ def test_keys_of_chapters_and_rows_are_unique(kept, ursl):
 def test_students_t_reaches_as_far_as_the_seeds(ursl, at_seed):
     assert payload([ursl], {})["t95"] == [12.7062]
     assert payload([at_seed(ursl, seed) for seed in range(4)], {})["t95"] == [12.7062, 4.3027, 3.1824]
+
+
+def test_slugs_are_unique_even_where_a_name_has_a_number():
+    assert unique_slugs(["a", "A", "a 1", "", "?"]) == ["a", "a-1", "a-1-1", "row", "row-1"]
+
+
+def test_accuracies_are_rounded_only_once_on_the_page(ursl):
+    steps = len(ursl.overall)
+    exact = replace(ursl, overall=(50.0499,) * steps)
+    row = payload([exact], {})["chapters"][0]["rows"][0]
+    assert row["overall"][0][0] == 50.0499  # 50.0 on the page; rounded to two digits, it would be 50.1

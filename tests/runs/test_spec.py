@@ -17,6 +17,7 @@ from osscl.runs.record import record_to_plain
 from osscl.runs.run import run
 from osscl.runs.spec import (
     configuration,
+    demo_specs,
     describe_schedule,
     experiment,
     ids_with_seeds,
@@ -31,7 +32,7 @@ from osscl.runs.spec import (
     [
         ("ursl", "paper (reference 400/100, learner 200 epochs)"),
         ("ursl-plus", "paper (reference 400/100, learner 50 epochs)"),
-        ("labels-only", "paper (learner 200 epochs, at least 1200 learner updates a step)"),
+        ("labels-only", "paper (learner 200 epochs, at least 1200 learner updates per step)"),
         ("co2l", "paper (learner 200 epochs)"),
         ("co2l-j", "paper (learner 200 epochs)"),
         ("co2l-p", "paper (reference 400, learner 200 epochs)"),
@@ -108,3 +109,27 @@ def test_the_id_of_another_seed_is_the_one_of_the_whole_spec(name):
         other = replace(spec, seed=seed)
         assert other.id.endswith(content_id([other.type, other]))
         assert ids_with_seeds(spec, [seed]) == [other.id] == [with_seed(spec, seed).id]
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "words"),
+    [
+        ("ursl", SMOKE, "smoke (at most 3 updates per phase and 512 unlabelled images per step)"),
+        ("ursl", replace(SMOKE, name="mine", row_cap=None), "mine (at most 3 updates per phase)"),
+        ("ursl", DEMO, "demo (reference 30/10, learner 1 epoch, at least 200 learner updates per step)"),
+        ("gem", replace(PAPER, name="hundredth", share=0.01), "hundredth (1 epoch)"),
+    ],
+)
+def test_a_schedule_in_words_names_its_caps_and_counts_in_the_singular(name, schedule, words):
+    assert describe_schedule(make_spec("digits", name, schedule, 0)) == words
+
+
+@pytest.mark.parametrize(("smallest", "schedule"), [(True, "smoke"), (False, "demo")])
+def test_the_runs_of_the_demo_are_those_of_the_run_command(smallest, schedule):
+    names = ("labels-only", "ursl", "ursl-plus-unlimited")
+    by_name = [make_spec("digits", name, schedule, 3) for name in names]
+    assert list(demo_specs(3, smallest).values()) == by_name
+
+
+def test_the_demo_keeps_its_ids():
+    assert [spec.id.rpartition("-")[2] for spec in demo_specs(0).values()][2] == "2354089647b1"  # as in results/demo

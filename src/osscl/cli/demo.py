@@ -12,6 +12,7 @@ from osscl.cli.options import Out
 
 if TYPE_CHECKING:
     from osscl.runs.record import RunRecord
+    from osscl.runs.spec import RunSpec
 
 
 def demo(
@@ -43,8 +44,7 @@ def demo(
     scenario = next(iter(specs.values())).scenario
     console.print(
         f"Learning ten digits in five steps of two, with {scenario.labels_per_class} labels per class and a memory of "
-        f"{scenario.memory} images. Each step adds {scenario.related} unlabelled digits of all classes and "
-        f"{scenario.unrelated} letters.\n"
+        f"{scenario.memory} images. Each step adds {unlabelled_words(next(iter(specs.values())))}.\n"
     )
     records = []
     with TemporaryDirectory() as shared:  # both URSLs share one reference network, which is not kept
@@ -61,6 +61,14 @@ def demo(
     console.print(
         "\nThe digits show how the method works, not how well. Recorded CIFAR runs are in results/ of the repository."
     )
+
+
+def unlabelled_words(spec: "RunSpec") -> str:
+    """The unlabelled images of a step of the demo: as many as its schedule leaves."""
+    related, unrelated, cap = spec.scenario.related or 0, spec.scenario.unrelated or 0, spec.schedule.row_cap
+    if cap is not None and cap < related + unrelated:
+        return f"{cap} unlabelled images, digits of all classes and letters"
+    return f"{related} unlabelled digits of all classes and {unrelated} letters"
 
 
 def _report(records: "list[RunRecord]", out: Path) -> str:

@@ -258,7 +258,10 @@ def _listed_runs(records: "Sequence[RunRecord]") -> list[ListedRun]:
     from osscl.cli.show import number
     from osscl.report.naming import method_label, setting_words
 
-    named = {(record.configuration, record.spec.method): record for record in records}  # a label takes a millisecond
+    def fields(record: "RunRecord") -> tuple[object, ...]:
+        return record.configuration, record.spec.method, record.spec.schedule
+
+    named = {fields(record): record for record in records}  # a label takes a millisecond
     labels = {key: method_label(record) for key, record in named.items()}
     settings = {scenario: setting_words(scenario) for scenario in {record.spec.scenario for record in records}}
     return [
@@ -267,7 +270,7 @@ def _listed_runs(records: "Sequence[RunRecord]") -> list[ListedRun]:
             f"{number(record.final)} {record.evaluated_on}", number(record.forgetting), number(record.minutes),
         )
         for record in records
-        for spec, method in [(record.spec, labels[record.configuration, record.spec.method])]
+        for spec, method in [(record.spec, labels[fields(record)])]
     ]  # fmt: skip
 
 

@@ -3,17 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from statistics import mean, stdev
 
 from osscl.config import plain
-from osscl.methods import CONFIGURATIONS
-from osscl.methods.base import PAPER, SMOKE
+from osscl.methods import CONFIGURATIONS, method_name
+from osscl.methods.base import PAPER, SMOKE, Schedule
 from osscl.paper.tables import published_of
 from osscl.report.naming import changes, label_in_prose, method_label, unusual_in_prose
 from osscl.report.tables import runs_by_method
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import describe_schedule, display_name
-from osscl.tools.compare import PairedDifference
+from osscl.tools.compare import PairedDifference, pair_by_seed
 
 READINGS = ("ursl", "ursl-as-printed")  # of the paper's algorithm
 OURS = ("ursl-plus", "ursl-plus-unlimited")
@@ -48,9 +49,14 @@ class Entry:
 
     @cached_property
     def configuration(self) -> str | None:
-        """The configuration's name; None for a changed one."""
+        """The configuration's name, or that of a method of another package; None for a changed configuration."""
         name = display_name(self.first.spec)
-        return name if name in CONFIGURATIONS else None
+        return name if name in CONFIGURATIONS or self.is_foreign else None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its method belongs to another package: what its usual configuration is, is unknown."""
+        return method_name(self.first.spec.method) is None
 
     @cached_property
     def finals(self) -> dict[int, float]:
@@ -177,7 +183,7 @@ class Chapter:
 
         At `short` on CIFAR-100, Co2L makes 900 updates where URSL makes 14,275: what beats it shows little.
         """
-        shortened = entry.first.spec.schedule != PAPER
+        shortened = is_shortened(entry.first.spec.schedule)
         return not (shortened and entry.updates < FEW_UPDATES * self.subject.updates)
 
     def base_of(self, entry: Entry) -> tuple[Entry, dict[str, str]] | None:
@@ -199,7 +205,22 @@ def chapters_of(records: Iterable[RunRecord]) -> list[Chapter]:
         spec = runs[0].spec
         key = (spec.scenario, spec.schedule, spec.stream, runs[0].evaluated_on)
         found.setdefault(key, []).append(Entry(label_in_prose(method_label(runs[0])), tuple(runs)))
-    return [Chapter(tuple(sorted(entries, key=lambda entry: -entry.mean))) for entries in found.values()]
+    best_first = (sorted(entries, key=lambda entry: -entry.mean) for entries in found.values())
+    return [Chapter(tuple(_with_short_names(entries))) for entries in best_first]
+
+
+def _with_short_names(entries: Sequence[Entry]) -> list[Entry]:
+    """A method of another package is named without a hash where the chapter has one configuration of it."""
+    kinds = [entry.first.spec.type for entry in entries]
+    return [
+        replace(entry, name=kind) if entry.is_foreign and kinds.count(kind) == 1 else entry
+        for entry, kind in zip(entries, kinds, strict=True)
+    ]
+
+
+def is_shortened(schedule: Schedule) -> bool:
+    """Whether a schedule makes fewer updates than the configurations ask for."""
+    return schedule.share < 1 or schedule.max_updates is not None or schedule.row_cap is not None
 
 
 def opening(chapters: Sequence[Chapter]) -> Chapter:
@@ -281,6 +302,5 @@ def _interval(first: Entry, second: Entry) -> str | None:
 
 
 def _paired(first: Entry, second: Entry) -> PairedDifference:
-    seeds = tuple(sorted(first.finals.keys() & second.finals.keys()))
-    values = [tuple(entry.finals[seed] for seed in seeds) for entry in (first, second)]
-    return PairedDifference(seeds, *values)
+    """The seeds at which both met the same stream."""
+    return pair_by_seed(first.runs, second.runs).difference(attrgetter("final"))

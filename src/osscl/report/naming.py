@@ -1,12 +1,13 @@
 """Names of settings, methods and seeds in tables and reports, different wherever the fields differ."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from osscl.config import content_id, plain
 from osscl.methods import CONFIGURATIONS
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import configuration_name, demo_sized, on_small_net
+from osscl.runs.spec import RunSpec, configuration_name, sized, sizes_of
 from osscl.stream.scenario import ScenarioSpec
 
 MOST_CHANGES = 4  # listed in a name
@@ -77,24 +78,36 @@ def change_in_words(field: str, value: str) -> str:
 
 
 def method_label(record: RunRecord) -> str:
-    """The configuration's name; for fields without a name, the nearest configuration and what differs from it."""
-    method, kind = record.spec.method, record.spec.type
-    if (name := configuration_name(method)) is not None:
-        return name
-    near = [(name, changes(plain(config), plain(method))) for name, config in _named_configs(type(method))]
-    # Prefer the name it ran under, though its fields may have changed since.
-    near = [one for one in near if one[0] == record.configuration] or near
-    if near:
-        name, changed = min(near, key=lambda one: len(one[1]))
-        if len(changed) <= MOST_CHANGES:
-            return ", ".join([name, *(f"{key}={value}" for key, value in changed.items())])
-    return f"{kind} {content_id(method, 6)}"
+    """The configuration's name, its size where the schedule asks for another, and the fields that differ from it."""
+    spec = record.spec
+    own = configuration_name(spec.method)
+    if own is not None and spec.method == sized(CONFIGURATIONS[own], spec.schedule):
+        return own
+    near = [named for named in _named_configs(spec) if own in (None, named.name)]
+    if own is None:  # prefer the name it ran under, though its fields may have changed since
+        near = [named for named in near if named.name == record.configuration] or near
+    differing = [(changes(plain(named.config), plain(spec.method)), named) for named in near]
+    changed, named = min(differing, key=lambda one: (len(one[0]), one[1].size is not None), default=({}, None))
+    if named is None or len(changed) > MOST_CHANGES:
+        return f"{spec.type} {content_id(spec.method, 6)}"
+    size = [] if named.size is None else [named.size]
+    return ", ".join([named.name, *size, *(f"{key}={value}" for key, value in changed.items())])
 
 
-def _named_configs(kind: type) -> Iterator[tuple[str, Any]]:
-    for name, config in CONFIGURATIONS.items():
-        if type(config) is kind:
-            yield from ((name, sized) for sized in (config, on_small_net(config), demo_sized(config)))
+class NamedConfig(NamedTuple):
+    """A named configuration at one of its sizes; None stands for the size that the schedule asks for."""
+
+    name: str
+    size: str | None
+    config: Any
+
+
+def _named_configs(spec: RunSpec) -> Iterator[NamedConfig]:
+    for name, usual in CONFIGURATIONS.items():
+        if type(usual) is type(spec.method):
+            asked = sized(usual, spec.schedule)
+            for size, config in sizes_of(usual).items():
+                yield NamedConfig(name, None if config == asked else size, config)
 
 
 def changes(base: Mapping[str, Any], other: Mapping[str, Any], where: str = "") -> dict[str, str]:
@@ -107,6 +120,11 @@ def changes(base: Mapping[str, Any], other: Mapping[str, Any], where: str = "") 
         elif value != before:
             found[f"{where}{key}"] = f"{value:g}" if isinstance(value, float) else str(value)
     return found
+
+
+def device_words(device: str) -> str:
+    """A device as a record names it, in the singular where there is one thread."""
+    return re.sub(r"\b1 threads$", "1 thread", device)
 
 
 def seeds_and_n(runs: Sequence[RunRecord]) -> str:

@@ -19,8 +19,9 @@ from osscl.paper.score import (
 from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
 from osscl.paper.verdict import VerdictKind
 from osscl.report import curves
-from osscl.report.chapters import FEW_UPDATES
+from osscl.report.chapters import FEW_UPDATES, is_shortened
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
+from osscl.report.naming import device_words
 from osscl.report.tables import mean_number
 from osscl.runs.record import RunRecord
 
@@ -96,7 +97,7 @@ def table_notes(
     table: Table, found: Sequence[Outcome], records: Records, schedule: Schedule, seeds: Sequence[int]
 ) -> tuple[str, ...]:
     """What the numbers are: measure, schedule, seeds, devices; then the table's own notes."""
-    devices = sorted({record.made_by.device for one in found for record in one.records})
+    devices = sorted({device_words(record.made_by.device) for one in found for record in one.records})
     timed = {one.cell.measure not in ACCURACIES for one in found}
     what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
     recorded = seeds_told((seed for one in found for seed in one.seeds), seeds)
@@ -324,7 +325,7 @@ def _is_weak(one: Compared, finding: Finding, known: Records) -> bool:
 
 def hardly_trained(found: Sequence[Outcome]) -> dict[str, int]:
     """Cells of a shortened schedule whose runs made a fraction of the most updates among them, with their updates."""
-    updates = {one.cell.name: one.records[0].updates for one in found if one.records and one.schedule != PAPER}
+    updates = {one.cell.name: one.records[0].updates for one in found if one.records and is_shortened(one.schedule)}
     most = max(updates.values(), default=0)
     return {name: count for name, count in updates.items() if count < FEW_UPDATES * most}
 

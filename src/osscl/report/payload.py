@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, count
 from statistics import fmean
 from typing import Any
 
@@ -12,7 +13,7 @@ from osscl.config import content_id, plain
 from osscl.data.images import ImageBank
 from osscl.metrics import drops
 from osscl.report.chapters import Chapter, Entry, chapters_of, conclusion, opening
-from osscl.report.naming import change_in_words, setting_words
+from osscl.report.naming import change_in_words, device_words, setting_words
 from osscl.report.thumbnails import Strip, StripImages, Tile, strips_of
 from osscl.runs.record import GateRecord, RunRecord
 from osscl.runs.spec import spec_to_plain
@@ -119,7 +120,7 @@ def entry_numbers(entry: Entry, pictures: StripImages) -> Json:
         "updates": entry.updates,
         "final": [round(run.final, 6) for run in entry.runs],
         "forgetting": [_rounded(run.forgetting, 6) for run in entry.runs],
-        "overall": [[round(value, 2) for value in run.overall] for run in entry.runs],
+        "overall": [[round(value, 6) for value in run.overall] for run in entry.runs],
         "dropped": _mean_drops(entry.runs),
         "matrix": _mean_matrix(entry.runs),
         "published": entry.published,
@@ -199,12 +200,12 @@ def _tiles(tiles: Sequence[Tile]) -> list[Json]:
 def _mean_matrix(runs: Sequence[RunRecord]) -> list[list[float]]:
     """Accuracy after step t (row) on the classes of step k (column), mean over seeds."""
     steps = range(len(runs[0].accuracy))
-    return [[round(fmean(run.accuracy[t][k] for run in runs), 1) for k in range(t + 1)] for t in steps]
+    return [[round(fmean(run.accuracy[t][k] for run in runs), 4) for k in range(t + 1)] for t in steps]
 
 
 def _mean_drops(runs: Sequence[RunRecord]) -> list[float]:
     """Points lost on the classes of each step but the last, mean over seeds."""
-    return [round(fmean(lost), 2) for lost in zip(*(drops(run.accuracy) for run in runs), strict=True)]
+    return [round(fmean(lost), 4) for lost in zip(*(drops(run.accuracy) for run in runs), strict=True)]
 
 
 def _phase_minutes(runs: Sequence[RunRecord]) -> dict[str, float]:
@@ -220,7 +221,14 @@ def _made(run: RunRecord) -> Json:
     made = plain(run.made_by)
     parts = [f"{part.commit} on {part.device}, torch {part.torch}" for part in run.made_by.earlier]
     data = {f"content of {name}": digest for name, digest in run.content.items()}
-    return {"id": run.id, **made, "earlier": "; ".join(parts) or None, "timed": run.made_by.timed, **data}
+    return {
+        "id": run.id,
+        **made,
+        "device": device_words(made["device"]),
+        "earlier": "; ".join(parts) or None,
+        "timed": run.made_by.timed,
+        **data,
+    }
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
@@ -233,5 +241,10 @@ def slug(text: str) -> str:
 
 
 def unique_slugs(names: Sequence[str]) -> list[str]:
-    slugs = [slug(name) or "row" for name in names]
-    return [one if one not in slugs[:i] else f"{one}-{i}" for i, one in enumerate(slugs)]
+    """A slug of each name, with a number where another name has it already."""
+    found: list[str] = []
+    for name in names:
+        one = slug(name) or "row"
+        numbered = (f"{one}-{number}" for number in count(1))
+        found.append(next(made for made in chain([one], numbered) if made not in found))
+    return found

@@ -8,7 +8,7 @@ from osscl.methods.base import PAPER
 from osscl.metrics import sample_std
 from osscl.paper.tables import published_of
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_markdown
-from osscl.report.naming import method_label, setting_words
+from osscl.report.naming import device_words, method_label, setting_words
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import display_name
 
@@ -62,7 +62,7 @@ def headline_values(runs: Sequence[RunRecord]) -> Row:
         setting_words(first.spec.scenario), method_label(first), first.spec.schedule.name,
         tuple(run.spec.seed for run in runs), first.evaluated_on, final, paper,
         mean_number([run.forgetting for run in runs]), *gates, mean_number([run.minutes for run in runs]),
-        "; ".join(sorted({run.made_by.device for run in runs})),
+        "; ".join(sorted({device_words(run.made_by.device) for run in runs})),
     )  # fmt: skip
 
 

@@ -203,14 +203,15 @@ def make_spec(scenario: ScenarioSpec | str, method: Any, schedule: Schedule | st
 def configuration_name(config: Any) -> str | None:
     """The named configuration that a config equals, at any of its sizes; None if it has no name."""
     for name, usual in CONFIGURATIONS.items():
-        if type(usual) is type(config) and config in _sizes_of(usual):
+        if type(usual) is type(config) and config in sizes_of(usual).values():
             return name
     return None
 
 
 @functools.cache
-def _sizes_of(config: Any) -> tuple[Any, ...]:
-    return config, on_small_net(config), demo_sized(config)
+def sizes_of(config: Any) -> dict[str, Any]:
+    """A configuration at each of its sizes, by what the size is called."""
+    return {"full size": config, "small networks": on_small_net(config), "sized for digits": demo_sized(config)}
 
 
 def display_name(spec: RunSpec) -> str:
@@ -229,7 +230,8 @@ def describe_schedule(spec: RunSpec) -> str:
     """The schedule in words: its share of the epochs of each phase."""
     schedule, config = spec.schedule, spec.method
     if schedule.max_updates is not None:
-        return f"{schedule.name} (at most {schedule.max_updates} updates a phase)"
+        rows = "" if schedule.row_cap is None else f" and {schedule.row_cap} unlabelled images per step"
+        return f"{schedule.name} (at most {schedule.max_updates} updates per phase{rows})"
     method = plain(config)
     parts, least = [], ""
     if "reference" in method and getattr(config, "needs_reference", True):
@@ -240,11 +242,14 @@ def describe_schedule(spec: RunSpec) -> str:
         longer = f"{schedule.epochs(method['epochs_first'])}/" if method.get("epochs_first") else ""
         parts.append(f"learner {longer}{schedule.epochs(method['learner']['epochs'])}")
         floor = round(schedule.share * method["learner"]["min_updates"])
-        least = f", at least {floor} learner updates a step" if floor else ""
+        least = f", at least {floor} learner updates per step" if floor else ""
     if not parts:
         epochs = {key: schedule.epochs(value) for key, value in method.items() if key.startswith("epochs")}
-        parts = [f"{key.removeprefix('epochs').strip('_') or 'model'} {count}" for key, count in epochs.items()]
-    return f"{schedule.name} ({', '.join(parts)} epochs{least})" if parts else schedule.name
+        parts = [f"{key.removeprefix('epochs').strip('_')} {count}".strip() for key, count in epochs.items()]
+    if not parts:
+        return schedule.name
+    unit = "epoch" if parts[-1].split()[-1] == "1" else "epochs"
+    return f"{schedule.name} ({', '.join(parts)} {unit}{least})"
 
 
 def spec_to_plain(spec: RunSpec) -> dict[str, Any]:
@@ -298,10 +303,6 @@ def ids_with_seeds(spec: RunSpec, seeds: Iterable[int]) -> list[str]:
 
 def demo_specs(seed: int, smallest: bool = False) -> dict[str, RunSpec]:
     """The runs of the demo, on one stream with the same network, memory and number of updates."""
-    schedule: Schedule = SMOKE if smallest else DEMO
-    scenario = EXPERIMENTS["digits"]
-    return {
-        "labels only": RunSpec(scenario, demo_sized(LABELS_ONLY), schedule, seed),
-        "URSL": RunSpec(scenario, demo_sized(URSL), schedule, seed),
-        "URSL-plus unlimited": RunSpec(scenario, demo_sized(URSL_PLUS_UNLIMITED), schedule, seed),
-    }
+    schedule = SMOKE if smallest else DEMO
+    configs = {"labels only": LABELS_ONLY, "URSL": URSL, "URSL-plus unlimited": URSL_PLUS_UNLIMITED}
+    return {name: make_spec("digits", config, schedule, seed) for name, config in configs.items()}
