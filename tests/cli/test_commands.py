@@ -523,7 +523,7 @@ def test_a_finished_run_is_not_run_again(osscl, copied):
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_a_dry_run_shows_only_what_differs_from_the_methods_defaults(osscl, tmp_path, name):
-    shown = yaml.safe_load(osscl("run", "digits", "--method", name, "--dry-run")[1])
+    shown = yaml.safe_load(osscl("run", "digits", "--schedule", "paper", "--method", name, "--dry-run")[1])
     assert not list(tmp_path.iterdir())
     config = CONFIGURATIONS[name]
     method = {key: value for key, value in shown["method"].items() if key != "type"}
@@ -571,6 +571,32 @@ def test_several_seeds_are_several_runs(osscl, tmp_path):
     assert (code, errors) == (0, "") and shown.count("# id: ") == 2
     records, _ = read_records(tmp_path / "runs")
     assert sorted(record.spec.seed for record in records) == [0, 1]
+    assert shown.count("scenario:") == 1 and "\nseeds: [0, 1]\n" in shown
+    assert "labels-only on digits, seed 1 (2 of 2)  step 5/5" in shown
+    one, other = (record.final for record in records)
+    mean, spread = (one + other) / 2, abs(one - other) / math.sqrt(2)
+    assert shown.splitlines()[-1] == f"final {mean:.1f} ± {spread:.1f} % (n = 2 seeds, schedule tiny)"
+    assert "These runs are finished" in osscl(*LABELS_ONLY, "--seeds", "0-1")[1]
+
+
+def test_a_dry_run_of_several_seeds_shows_the_spec_once_and_every_id(osscl):
+    shown = osscl(*DIGITS, "--seeds", "0-2", "--dry-run")[1]
+    ids = [id_of(osscl(*DIGITS, "--seed", str(seed), "--dry-run")[1]) for seed in range(3)]
+    assert yaml.safe_load(shown)["seeds"] == [0, 1, 2]
+    assert [line.removeprefix("# id: ") for line in shown.splitlines() if line.startswith("# id: ")] == ids
+
+
+@pytest.mark.parametrize(("experiment", "schedule"), [("digits", "demo"), ("cifar10-p01", "paper")])
+def test_a_run_without_a_schedule_has_the_one_that_suits_its_data(osscl, experiment, schedule):
+    assert yaml.safe_load(osscl("run", experiment, "--dry-run")[1])["schedule"] == schedule
+    assert yaml.safe_load(osscl("run", experiment, "--schedule", "short", "--dry-run")[1])["schedule"] == "short"
+
+
+def test_tables_on_the_demos_data_have_its_schedule_and_its_cells(osscl, refused):
+    assert "schedule demo" in osscl("table", "T4", "--on", "demo", "--dry-run")[1]
+    assert "schedule short" in osscl("table", "T4", "--on", "demo", "--schedule", "short", "--dry-run")[1]
+    assert "schedule paper" in osscl("table", "T4", "--dry-run")[1]
+    refused("table", "T4", "--on", "demo", "--cells", "all-losses/ursl-plus", words="allowed: without-sup/ursl, ")
 
 
 def test_the_time_limit_holds_for_all_seeds_together_and_the_same_command_resumes(osscl, tmp_path):

@@ -96,6 +96,24 @@ def test_time_left_is_estimated_from_the_steps_after_the_first(monkeypatch):
     assert progress.clock(28.0) == "0:28" and progress.clock(3725) == "1:02:05"
 
 
+def test_a_narrow_terminal_shows_the_time_left_in_full():
+    drawn = Terminal()
+    title = "T4 without-td/ursl-plus-unlimited, seed 0 (2 of 7)"
+    with live_progress(title, Console(file=drawn, force_terminal=True, width=80)) as watcher:
+        watcher.update(f"{title}  step 3/5  learner 3/6  loss 1.500  12,345 views/s", "run 1:02:03 left", HALF)
+    drawing = [line for line in drawn.getvalue().splitlines() if "T4" in line]
+    assert drawing and all("run 1:02:03 left" in line and "…" in line for line in drawing)
+
+
+HALF = Progress("learner", 3, 6, 96)
+
+
+def test_the_time_left_is_the_runs_or_else_the_phases():
+    assert progress.time_left(HALF, 48.0, 65.0) == "run 1:05 left"
+    assert progress.time_left(HALF, 48.0, None) == "phase 0:02 left"
+    assert progress.time_left(HALF, None, None) == ""
+
+
 # ----- TensorBoard
 
 
@@ -166,7 +184,7 @@ def test_a_tracked_run_can_be_read_by_tensorboard(typed, tmp_path):
     assert code == 0 and "accuracy" in shown
     (folder,) = (tmp_path / "runs").glob("*/tensorboard")
     events = EventAccumulator(str(folder)).Reload()
-    assert {"accuracy/all classes seen", "gate/AUROC", "gate/precision"} <= set(events.Tags()["scalars"])
+    assert {"accuracy/all classes seen", "gate/AUROC", "gate/precision, seen"} <= set(events.Tags()["scalars"])
     assert any(name.startswith("loss/") for name in events.Tags()["scalars"])
     assert [event.step for event in events.Scalars("accuracy/all classes seen")] == [1, 2, 3, 4, 5]
 

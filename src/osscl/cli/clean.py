@@ -47,7 +47,7 @@ def clean(
     for (kind, path), size in zip(found, sizes, strict=True):
         shown.add_row(kind, str(path), f"{size / 1e6:.1f}")
     console().print(shown)
-    total = f"{counted(len(found), 'entry').replace('entrys', 'entries')}, {sum(sizes) / 1e6:.1f} MB"
+    total = f"{counted(len(found), 'entry', 'entries')}, {sum(sizes) / 1e6:.1f} MB"
     if dry_run:
         typer.echo(f"{total}; nothing was deleted.")
         return

@@ -10,7 +10,10 @@ app = typer.Typer(help="List, download and verify data sets.", no_args_is_help=T
 DataOption = Annotated[
     Path | None,
     typer.Option(
-        "--data", metavar="DIR", help="Data folder. Default: $OSSCL_DATA, else the cache.", show_default=False
+        "--data",
+        metavar="DIR",
+        help="Data folder. Default: $OSSCL_DATA, else data/ in the user's cache folder.",
+        show_default=False,
     ),
 ]
 

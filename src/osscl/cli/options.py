@@ -3,13 +3,14 @@
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from osscl.cli.specs import seeds_of
 from osscl.errors import Diverged, Locked, UserError, unknown
 from osscl.text import printable
 
@@ -29,7 +30,6 @@ UNFINISHED = 3  # exit code: run the same command again to continue
 
 Seeds = Annotated[str, typer.Option(help="Seeds, as in 0-2 or 0,3,5.")]
 Cells = Annotated[str | None, typer.Option(help="Comma-separated cells, rows or columns, with * and ?.")]
-ScheduleName = Annotated[str, typer.Option("--schedule", help="paper, short, smoke or demo.")]
 Shard = Annotated[str | None, typer.Option(metavar="I/N", help="Run only shard I of N.")]
 On = Annotated[str, typer.Option(help="paper: the paper's data sets; demo: digits among letters, small networks.")]
 Run = Annotated[bool, typer.Option("--run/--no-run", help="Run missing cells, or only show existing records.")]
@@ -42,7 +42,11 @@ Results = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Data = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Data folder. Default: $OSSCL_DATA, else the cache.", show_default=False),
+    typer.Option(
+        metavar="DIR",
+        help="Data folder. Default: $OSSCL_DATA, else data/ in the user's cache folder.",
+        show_default=False,
+    ),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are written.")]
 MaxMinutes = Annotated[
@@ -59,6 +63,9 @@ GpuShare = Annotated[
 SharedDevice = Annotated[bool, typer.Option("--shared-device", help="Other work uses this device; exclude timings.")]
 ShareReferences = Annotated[bool, typer.Option(help="Share reference networks between runs.")]
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Log metrics in each run folder.")]
+
+
+TitleOf = Callable[["RunSpec"], str]  # what the progress of a run is shown under
 
 
 # ----- which cells
@@ -82,20 +89,25 @@ class TableRequest:
         return specs if self.shard is None else sharded(specs, self.shard)
 
 
+def schedule_on(place: str, schedule: str | None) -> str:
+    """The name of the schedule of a table on this data, where none is given."""
+    if place not in PLACES:
+        raise unknown("place", place, PLACES)
+    return place if schedule is None else schedule  # each place has the schedule of its name
+
+
 def table_request(
     table: "Table", seeds: str, schedule: str, on: str, cells: str | None = None, shard: str | None = None
 ) -> TableRequest:
     """Check the options that select cells."""
-    from osscl.cli.specs import seeds_of
     from osscl.paper.cells import on_demo
     from osscl.paper.plan import shard_of
     from osscl.paper.tables import picked
     from osscl.runs.spec import schedule as schedule_of
 
-    if on not in PLACES:
-        raise unknown("place", on, PLACES)
-    chosen = picked(table, cells)
-    chosen = on_demo(chosen) if on == "demo" else chosen
+    if on == "demo":
+        picked(on_demo(table), cells)  # refuse a cell that does not exist there
+    chosen = on_demo(picked(table, cells)) if on == "demo" else picked(table, cells)
     part = None if shard is None else shard_of(shard)
     return TableRequest(chosen, schedule_of(schedule), tuple(seeds_of(None, seeds)), part)
 
@@ -202,7 +214,7 @@ class ExecutionOptions:
 
         return replace(self, options=replace(self.options, out=self.options.out / TIMED, share_references=False))
 
-    def execute(self, specs: "Sequence[RunSpec]", title: str, quiet: bool) -> "Iterator[RunRecord]":
+    def execute(self, specs: "Sequence[RunSpec]", title: TitleOf, quiet: bool) -> "Iterator[RunRecord]":
         """Yield the record of each run when it is finished; local runs share one limit of minutes."""
         from osscl.runs.engine import run_specs
 
@@ -240,7 +252,7 @@ class RunResults:
 def complete(request: TableRequest, recorded: Recorded, execution: ExecutionOptions, quiet: bool) -> RunResults:
     """Execute the missing runs of a request, and return all records."""
     from osscl.device import pick_device
-    from osscl.paper.plan import retimed_id
+    from osscl.paper.plan import cells_by_run, retimed_id
 
     missing = recorded.missing(request, execution.timed)
     if not missing.runs:
@@ -248,11 +260,19 @@ def complete(request: TableRequest, recorded: Recorded, execution: ExecutionOpti
     if execution.engine.name == "local":
         pick_device(execution.options.device)  # refuse a wrong one before the first run
     found, done, locked, diverged = dict(recorded.records), 0, 0, None
+    cells = cells_by_run(request.table.cells, request.schedule, request.seeds)
+    places = {spec.id: i for i, spec in enumerate(missing.runs, 1)}
+
+    def title(spec: "RunSpec") -> str:
+        first, *others = cells[spec.id]
+        more = f" + {len(others)}" if others else ""
+        return f"{request.table.id} {first}{more}, seed {spec.seed} ({places[spec.id]} of {len(places)})"
+
     parts = ((missing.unrecorded, execution, str), (missing.untimed, execution.for_timing(), retimed_id))
     for specs, part, key in parts:
         before = done
         try:
-            for record in part.execute(specs, request.table.id, quiet):
+            for record in part.execute(specs, title, quiet):
                 found[key(record.id)] = record
                 done += 1
                 if not quiet:
@@ -269,10 +289,10 @@ def complete(request: TableRequest, recorded: Recorded, execution: ExecutionOpti
 
 
 def watch_for(
-    engine: "Engine", options: "Options", track: str | None, title: str | None = None, quiet: bool = False
+    engine: "Engine", options: "Options", track: str | None, title: TitleOf, quiet: bool = False
 ) -> "Watch | None":
-    """What watches each run: local runs print progress under the title, or after their spec if there is none; with Ray
-    or `quiet` nothing is printed. Metrics are logged in all cases."""
+    """What watches each run: local runs print progress under their title; with Ray or `quiet` nothing is printed.
+    Metrics are logged in all cases."""
     from functools import partial
 
     from osscl.runs.progress import refuse_tracker
@@ -285,18 +305,14 @@ def watch_for(
 
 
 @contextlib.contextmanager
-def watched(out: Path, track: str | None, title: str | None, spec: "RunSpec") -> "Iterator[Watcher]":
-    """Print what a run is, then its progress."""
-    from osscl.cli.show import announce, watching
+def watched(out: Path, track: str | None, title: TitleOf, spec: "RunSpec") -> "Iterator[Watcher]":
+    """Print the progress of a run."""
+    from osscl.cli.show import watching
     from osscl.device import naming_batches
-    from osscl.runs.spec import display_name
 
-    if title is None:
-        announce(spec, out)
-    name = f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}" if title is None else f"{title} {spec.id}"
     with (
         naming_batches(spec.method),
-        watching(name) as watcher,
+        watching(title(spec)) as watcher,
         tracked(out, spec, watcher) if track else contextlib.nullcontext(watcher) as both,
     ):
         yield both

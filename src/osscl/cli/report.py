@@ -31,7 +31,10 @@ def report(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file named by --out.")] = False,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the data is, for pictures. Default: $OSSCL_DATA, else the cache."),
+        typer.Option(
+            metavar="DIR",
+            help="Data folder, for pictures. Default: $OSSCL_DATA, else data/ in the user's cache folder.",
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Rebuild the page as runs finish, until Ctrl-C; an open page reloads.")

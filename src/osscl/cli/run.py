@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -25,6 +25,7 @@ from osscl.cli.options import (
 from osscl.cli.specs import (
     Changes,
     Flags,
+    ScheduleName,
     SpecFile,
     StreamFile,
     read_stream_file,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 def run(
     scenario: Flags,
     method: Annotated[str | None, typer.Option(help="A method; see `osscl list`. Default: ursl.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="paper (default), short, smoke or demo.")] = None,
+    schedule: ScheduleName = None,
     seed: Annotated[int | None, typer.Option(min=0, help="One seed. Default: 0.", show_default=False)] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0-2 or 0,3,5.")] = None,
     spec_file: SpecFile = None,
@@ -69,7 +70,7 @@ def run(
     full: Annotated[bool, typer.Option("--full", help="With --dry-run: show every field.")] = False,
 ) -> None:  # fmt: skip
     """Train and evaluate a method; one run per seed. Repeat the command to resume an interrupted run."""
-    from osscl.cli.show import print_id, print_spec
+    from osscl.cli.show import print_ids, print_spec
     from osscl.runs.checkpoint import Options
     from osscl.runs.engine import Engine
     from osscl.runs.spec import with_seed
@@ -82,8 +83,8 @@ def run(
         base = spec_from_file(spec_file, {**scenario, "method": method, "schedule": schedule, "set": changes})
         chosen = [base.seed] if seed is None and seeds is None else chosen
     else:
-        names = "ursl" if method is None else method, "paper" if schedule is None else schedule
-        base = spec_of(scenario, *names, changes or [], None if manifest is None else manifest["scenario"])
+        made = None if manifest is None else manifest["scenario"]
+        base = spec_of(scenario, method, schedule, changes or [], made)
         chosen = chosen if manifest is None else [manifest["seed"]]
     specs = [with_seed(base, one) for one in chosen]
     options = Options(out, data, device, max_minutes, share_references=share_references, shared_device=shared_device)
@@ -91,31 +92,42 @@ def run(
     if not dry_run:
         _run_all(specs, options, where, track, manifest)
         return
-    for spec in _with_stream(specs, manifest, options, where)[0]:
-        print_spec(spec, full=full)
-        print_id(spec, out)
+    specs = _with_stream(specs, manifest, options, where)[0]
+    print_spec(specs, full=full)
+    print_ids(specs, out)
 
 
 def _run_all(
     specs: "list[RunSpec]", options: "Options", engine: "Engine", track: str | None, manifest: dict[str, Any] | None
 ) -> None:
-    from osscl.cli.show import announce, comparison, console, quoted
+    from osscl.cli.show import announce, comparison, console, final_words, quoted
     from osscl.device import pick_device
-    from osscl.runs.engine import run_one, run_specs
+    from osscl.runs.engine import refuse_missing_data, run_one, run_specs
+    from osscl.runs.spec import display_name
 
     if engine.name == "local":
         pick_device(options.device)  # refuse a wrong one before anything is printed
-    watch = watch_for(engine, options, track)
     specs, stream = _with_stream(specs, manifest, options, engine)
-    if engine.name == "ray":
-        for spec in specs:
-            announce(spec, options.out)
-    records = run_specs(specs, options, engine, watch)
-    if stream is not None:
-        records = iter([run_one(specs[0], options, watch, stream)])
+    places = {spec.id: f" ({i} of {len(specs)})" for i, spec in enumerate(specs, 1)} if len(specs) > 1 else {}
+
+    def title(spec: "RunSpec") -> str:
+        return f"{display_name(spec)} on {spec.scenario.main}, seed {spec.seed}{places.get(spec.id, '')}"
+
+    watch = watch_for(engine, options, track, title)
+    refuse_missing_data(specs, options)
+    announce(specs, options.out)
+    records: Iterable[RunRecord] = (
+        run_specs(specs, options, engine, watch)
+        if stream is None
+        else [run_one(specs[0], options, watch, stream)]
+    )  # fmt: skip
+    finished = []
     for record in records:
+        finished.append(record)
         console().print(comparison([(record.configuration, record)]))
-        typer.echo(f"predict: {quoted('osscl', 'predict', options.out / record.id)}")
+        typer.echo(f"Try it: {quoted('osscl', 'predict', options.out / record.id)}")
+    if len(finished) > 1:
+        typer.echo(final_words(finished))
 
 
 def _with_stream(
@@ -164,7 +176,7 @@ def stream(
     for change in changes or []:
         if not change.strip().startswith("scenario."):
             raise SpecError(f"a stream has only scenario fields: remove --set {change}")
-    spec = with_seed(spec_of(scenario, "ursl", "paper", changes or []), seed)
+    spec = with_seed(spec_of(scenario, None, None, changes or []), seed)
     refuse_to_overwrite(out)
     made = build_stream(spec.scenario, load_banks(spec, data, pick_device("cpu")), seed)
     manifest = to_manifest(made)

@@ -62,9 +62,9 @@ def new_table(*columns: str, caption: str | None = None) -> SafeTable:
     return made
 
 
-def counted(n: int, noun: str) -> str:
+def counted(n: int, noun: str, plural: str | None = None) -> str:
     """1 run, 2 runs."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+    return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 def quoted(*words: str | Path) -> str:
@@ -77,22 +77,24 @@ def number(value: float | None, digits: int = 1) -> str:
     return DASH if value is None else f"{value:.{digits}f}"
 
 
-def announce(spec: "RunSpec", out: Path) -> None:
-    """Print the spec of a run about to start, its id and its folder; of a finished run only the last two."""
-    finished = (out / spec.id / f"{spec.id}.json").exists()
-    if not finished:
-        print_spec(spec)
-    print_id(spec, out)
-    if finished:
-        typer.echo("# This run is finished; it is not run again.")
+def announce(specs: "Sequence[RunSpec]", out: Path) -> None:
+    """Print the spec of runs about to start, which differ in their seed, and their ids; of finished runs only these."""
+    finished = [(out / spec.id / f"{spec.id}.json").exists() for spec in specs]
+    if not all(finished):
+        print_spec(specs)
+    print_ids(specs, out)
+    if all(finished):
+        run = "This run is finished; it is" if len(specs) == 1 else "These runs are finished; they are"
+        typer.echo(f"# {run} not run again.")
 
 
-def print_id(spec: "RunSpec", out: Path) -> None:
+def print_ids(specs: "Sequence[RunSpec]", out: Path) -> None:
     from osscl.runs.spec import describe_schedule, display_name
 
-    typer.echo(
-        f"# {display_name(spec)}, schedule {describe_schedule(spec)}\n# id: {spec.id}\n# run folder: {out / spec.id}"
-    )
+    typer.echo(f"# {display_name(specs[0])}, schedule {describe_schedule(specs[0])}")
+    for spec in specs:
+        typer.echo(f"# id: {spec.id}")
+    typer.echo(f"# run folder: {out / specs[0].id}" if len(specs) == 1 else f"# run folders: in {out}, named by id")
 
 
 class LineByLine(yaml.SafeDumper):
@@ -104,11 +106,14 @@ LineByLine.add_representer(
 )
 
 
-def print_spec(spec: "RunSpec", *, full: bool = False) -> None:
-    """Print what differs from the defaults of the method, or the `full` spec, which `osscl run --spec` reads."""
+def print_spec(specs: "Sequence[RunSpec]", *, full: bool = False) -> None:
+    """Print what differs from the defaults of the method, or the `full` first spec, which `osscl run --spec` reads."""
     from osscl.runs.spec import spec_to_plain
 
+    spec, seeds = specs[0], [spec.seed for spec in specs]
     shown = spec_to_plain(spec) if full else _without_defaults(spec)
+    if len(seeds) > 1 and not full:
+        shown = {("seeds" if key == "seed" else key): (seeds if key == "seed" else shown[key]) for key in shown}
     typer.echo(yaml.dump(shown, Dumper=LineByLine, sort_keys=False, width=80).rstrip())
     if not full:
         changed, total = len(shown["method"]) - 1, len(_method_fields(spec.method))
@@ -144,6 +149,17 @@ def _changed_fields(config: Any) -> dict[str, Any]:
     return {key: value for key, value in _method_fields(config).items() if defaults.get(key, missing) != value}
 
 
+def final_words(records: "Sequence[RunRecord]") -> str:
+    """The final accuracy over seeds, as in: final 83.0 ± 2.0 % (n = 6 seeds, schedule demo)."""
+    from statistics import mean, stdev
+
+    finals = [record.final for record in records]
+    return (
+        f"final {mean(finals):.1f} ± {stdev(finals):.1f} % (n = {len(finals)} seeds, "
+        f"schedule {records[0].spec.schedule.name})"
+    )
+
+
 def comparison(records: "Sequence[tuple[str, RunRecord]]") -> Group:
     """Runs side by side, a row per step: accuracy and gate, then forgetting and seconds."""
     from osscl.runs.spec import describe_schedule
@@ -160,7 +176,7 @@ def comparison(records: "Sequence[tuple[str, RunRecord]]") -> Group:
     if gated:
         caption += (
             " Gate AUROC: unlabelled images of known classes against all others. "
-            "Precision: share of known classes among the accepted images."
+            "Precision, seen: share of known classes among the accepted images."
         )
     if any(phase.cached for _, record in records for step in record.steps for phase in step.phases):
         caption += " Seconds: a cached reference counts its original training time."
@@ -168,7 +184,7 @@ def comparison(records: "Sequence[tuple[str, RunRecord]]") -> Group:
     table.add_column("after step", no_wrap=True)
     for name, _ in records:
         table.add_column(printable(name), justify="right", min_width=5)  # in a narrow terminal, the name wraps
-    for name in ("gate AUROC", "accepted", "precision") if gated else ():
+    for name in ("gate AUROC", "accepted", "precision,\nseen") if gated else ():
         table.add_column(name, justify="right", no_wrap=True)
     for t in range(max(len(record.overall) for _, record in records)):
         shown = [number(record.overall[t]) if t < len(record.overall) else DASH for _, record in records]

@@ -17,6 +17,12 @@ Flags = dict[str, Any]  # values of options by name; None or [] where they were 
 SpecFile = Annotated[Path | None, typer.Option("--spec", metavar="FILE", help="Read the spec from a file.")]
 StreamFile = Annotated[Path | None, typer.Option("--stream", metavar="FILE", help="Read the stream from a file.")]
 Changes = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Set a field; may be repeated.")]
+ScheduleName = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule", help="paper, short, smoke or demo. Default: paper; demo for digits.", show_default=False
+    ),
+]
 SCENARIO_OPTIONS: dict[str, Any] = {  # of every command that builds a stream, by parameter
     "experiment": Annotated[
         str | None, typer.Argument(metavar="EXPERIMENT", help="A named experiment; see `osscl list`.")
@@ -68,12 +74,14 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
     return list(dict.fromkeys(chosen))
 
 
-def spec_of(flags: Flags, method: str, schedule: str, changes: list[str], scenario: Any = None) -> "RunSpec":
+def spec_of(
+    flags: Flags, method: str | None, schedule: str | None, changes: list[str], scenario: Any = None
+) -> "RunSpec":  # fmt: skip
     """The spec of a named experiment, or of the `scenario` of a stream file, with flags and `--set` changes applied."""
     from dataclasses import fields, replace
 
     from osscl.config import from_plain, override
-    from osscl.runs.spec import RunSpec, experiment, make_spec
+    from osscl.runs.spec import RunSpec, usual_schedule, experiment, make_spec
     from osscl.stream.scenario import ScenarioSpec
 
     if scenario is not None:
@@ -81,7 +89,8 @@ def spec_of(flags: Flags, method: str, schedule: str, changes: list[str], scenar
     else:
         name = flags["experiment"]
         made = scenario_of(experiment(name) if name is not None else None, flags)
-    spec = make_spec(made, method, schedule, 0)
+    names = "ursl" if method is None else method, usual_schedule(made) if schedule is None else schedule
+    spec = make_spec(made, *names, 0)
     set_by_flag = {f"scenario.{SCENARIO_FIELDS.get(key, key)}": _as_typed(key) for key in _given(flags)}
     own, of_spec, of_method = {field.name for field in fields(RunSpec)} - {"method"}, [], []
     for change in changes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.cli import options as opt
+from osscl.cli.specs import ScheduleName
 from osscl.errors import SpecError, UserError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def table(
     name: Name,
     seeds: opt.Seeds = "0-2",
     cells: opt.Cells = None,
-    schedule: opt.ScheduleName = "paper",
+    schedule: ScheduleName = None,
     shard: opt.Shard = None,
     on: opt.On = "paper",
     run: opt.Run = True,
@@ -50,13 +51,14 @@ def table(
 ) -> None:
     """Print a table, figure or limitation of the paper with our numbers beside its own; run what is missing."""
     opt.refuse_format(format)
+    asked = opt.schedule_on(on, schedule)
     if name == "list":
-        show_table(tables_list(seeds, schedule, on, results, out), format)
+        show_table(tables_list(seeds, asked, on, results, out), format)
         return
     from osscl.paper.tables import FIGURES, table_named
     from osscl.storage import refuse_to_overwrite
 
-    request = opt.table_request(table_named(name), seeds, schedule, on, cells, shard)
+    request = opt.table_request(table_named(name), seeds, asked, on, cells, shard)
     if svg is not None and request.table.id not in FIGURES:
         raise SpecError(f"--svg draws the figures {' and '.join(FIGURES)}, not {request.table.id}")
     execution = opt.execution_options(

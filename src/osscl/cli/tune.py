@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osscl.cli.options import Data, Device
-from osscl.cli.specs import Changes, Flags, SpecFile, spec_from_file, spec_of, with_scenario_options
+from osscl.cli.specs import Changes, Flags, ScheduleName, SpecFile, spec_from_file, spec_of, with_scenario_options
 from osscl.errors import SpecError, Stopped
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SEARCH = "learner.lam=[.05,.2], learner.optimiser.rate=1e-4..1e-2:log, learner.g
 def tune(
     scenario: Flags,
     method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`. Default: ursl.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="paper (default), short, smoke or demo.")] = None,
+    schedule: ScheduleName = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed. Default: 0.", show_default=False)] = None,
     spec_file: SpecFile = None,
     changes: Changes = None,
@@ -47,7 +47,7 @@ def tune(
         spec = spec_from_file(spec_file, {**scenario, "method": method, "schedule": schedule, "set": changes})
         command = []
     else:
-        spec = spec_of(scenario, method or "ursl", schedule or "paper", changes or [])
+        spec = spec_of(scenario, method, schedule, changes or [])
         flags = {**scenario, "validation": None, "method": method, "schedule": schedule, "set": changes, "seed": seed}
         command = ["osscl", "run", *arguments(flags)]
     named = space or ("paper" if not search and spec.type == "ursl" else None)
@@ -74,7 +74,8 @@ def run_search(search: "Search", options: Any, trials: int, max_minutes: float |
 
     stopped = False
     try:
-        run_trials(search, options, trials, None if max_minutes is None else 60 * max_minutes, watching)
+        seconds = None if max_minutes is None else 60 * max_minutes
+        run_trials(search, options, trials, seconds, lambda title: watching(f"{title} ({trials} in all)"))
     except Stopped:
         stopped = True
     found = trial_summaries(open_study(search))

@@ -9,7 +9,7 @@ from osscl.metrics import sample_std
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
 from osscl.runs.record import RunRecord
 
-AUROC, PRECISION = "AUROC, related against foreign", "precision"
+AUROC, PRECISION = "AUROC, related against foreign", "precision, main set"
 WIDTH, HEIGHT, LEFT, TOP = 300, 200, 50, 70  # of a panel, and the margins for text
 
 

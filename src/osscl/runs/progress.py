@@ -47,8 +47,9 @@ class PlainProgress:
             self.first, self.phase_started = progress, now
         if new_phase or now - self.reported >= self.interval:
             self.reported = now
-            line = describe_progress(self.title, t, steps, progress, self._rate(progress, now), self._left(t, steps))
-            self.update(line, progress.update / max(1, progress.updates))
+            rate = self._rate(progress, now)
+            left = time_left(progress, rate, self._left(t, steps))
+            self.update(describe_progress(self.title, t, steps, progress, rate), left, progress)
 
     def stepped(self, t: int, steps: int, overall: float, record: StepRecord) -> None:
         self.step_ends.append((t, time.monotonic()))
@@ -58,9 +59,9 @@ class PlainProgress:
             gate = f"  gate AUROC {record.gate.auroc_seen:.3f}, {passed}"
         self.print(f"{self.title}  step {t + 1}/{steps}  accuracy {overall:.1f} %{gate}")
 
-    def update(self, line: str, share: float) -> None:
+    def update(self, line: str, left: str, progress: Progress) -> None:
         """Show where the phase is."""
-        self.print(line)
+        self.print("  ".join(part for part in (line, left) if part))
 
     def print(self, line: str) -> None:
         print(line, file=self.file, flush=True)
@@ -88,15 +89,19 @@ class TerminalProgress(PlainProgress):
         super().__init__(title)
         self.live = live
 
-    def update(self, line: str, share: float) -> None:
+    def update(self, line: str, left: str, progress: Progress) -> None:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
+        share = progress.update / max(1, progress.updates)
+        text = Text(line)  # cut here where the terminal is narrow, so that the time left is not
+        text.truncate(max(1, self.live.console.width - BAR_WIDTH - len(left) - 3), overflow="ellipsis")
         row = Table.grid(padding=(0, 1))
         row.add_column(width=BAR_WIDTH)
-        row.add_column(no_wrap=True, overflow="ellipsis")
-        row.add_row(ProgressBar(total=1.0, completed=share, width=BAR_WIDTH), Text(line))
+        row.add_column(no_wrap=True)
+        row.add_column(no_wrap=True)
+        row.add_row(ProgressBar(total=1.0, completed=share, width=BAR_WIDTH), text, Text(left))
         self.live.update(row, refresh=True)
 
     def print(self, line: str) -> None:
@@ -143,20 +148,22 @@ def _is_kernel() -> bool:
     return app is not None and bool(app.IPKernelApp.initialized())
 
 
-def describe_progress(
-    title: str, t: int, steps: int, progress: Progress, rate: float | None, left: float | None
-) -> str:  # fmt: skip
-    """Step, phase, updates, loss, speed and time left."""
+def describe_progress(title: str, t: int, steps: int, progress: Progress, rate: float | None) -> str:
+    """Step, phase, updates, loss and speed."""
     parts = [title, f"step {t + 1}/{steps}", f"{progress.phase} {progress.update}/{progress.updates}"]
     if progress.loss is not None:
         parts.append(f"loss {float(progress.loss):.3f}")
     if rate is not None:
         parts.append(f"{rate:,.0f} views/s")
-        views_left = progress.views / max(1, progress.update) * (progress.updates - progress.update)
-        parts.append(f"phase {clock(views_left / rate)} left" if rate else "")
-    if left is not None:
-        parts.append(f"run {clock(left)} left")
-    return "  ".join(part for part in parts if part)
+    return "  ".join(parts)
+
+
+def time_left(progress: Progress, rate: float | None, of_run: float | None) -> str:
+    """The time left of the run, or of the phase where that of the run is not known yet."""
+    if of_run is not None:
+        return f"run {clock(of_run)} left"
+    views_left = progress.views / max(1, progress.update) * (progress.updates - progress.update)
+    return f"phase {clock(views_left / rate)} left" if rate else ""
 
 
 def clock(seconds: float) -> str:
@@ -210,7 +217,7 @@ class Tracker:
         self._write("accuracy/all classes seen", overall, t + 1)
         if record.gate is not None:
             self._write("gate/AUROC", record.gate.auroc_seen, t + 1)
-            self._write("gate/precision", record.gate.precision_seen, t + 1)
+            self._write("gate/precision, seen", record.gate.precision_seen, t + 1)
         if record.known is not None:
             self._write("looks known/AUROC", record.known.auroc, t + 1)
         self.writer.flush()

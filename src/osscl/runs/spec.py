@@ -124,6 +124,11 @@ def schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
+def usual_schedule(scenario: ScenarioSpec) -> str:
+    """The name of the schedule of runs that are given none; `demo` has the sizes that suit digits."""
+    return DEMO.name if scenario.main == "digits" else PAPER.name
+
+
 def scheduled(given: Schedule | str) -> Schedule:
     """A schedule, or the one of this name."""
     return schedule(given) if isinstance(given, str) else given
