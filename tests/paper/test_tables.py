@@ -377,7 +377,8 @@ def test_minutes_are_sums_over_phases(one_record):
 
 def test_records_of_another_schedule_are_counted_and_left_out(osscl, world):
     osscl("table", "T16", *ON_DEMO, "--out", world / "runs")
-    shown = osscl("table", "T16", "--on", "demo", "--no-run", "--seeds", "0", "--out", world / "runs")[1]
+    paper = ["--on", "demo", "--schedule", "paper", "--no-run", "--seeds", "0"]
+    shown = osscl("table", "T16", *paper, "--out", world / "runs")[1]
     assert shown.count("not run") == 3 and "3 at smoke (--schedule smoke)" in shown
 
 

@@ -199,6 +199,34 @@ def test_an_ablation_is_a_difference_from_the_full_method_with_its_interval(brow
     assert int(cells[5]) >= 9 and browser.evaluate("document.querySelectorAll('#ablations circle').length") >= 8
 
 
+def test_the_menu_leaves_out_what_is_empty(browser, pages):
+    shown = "[...document.querySelectorAll('nav a')].filter(a => a.offsetParent).map(a => a.textContent)"
+    browser.open(pages["demo"], *DESKTOP)
+    assert not {"Ablations", "Paper"} & set(browser.evaluate(shown))
+    browser.open(pages["results"], *DESKTOP, view=f"ablations?{SHORT_CIFAR100}")
+    assert {"Ablations", "Paper"} <= set(browser.evaluate(shown))
+
+
+def test_gates_with_one_reference_are_said_to_be_the_same(browser, pages):
+    browser.open(pages["demo"], *DESKTOP, view="pictures?open=pictures,scores")
+    for part in ("pictures", "scores"):
+        words = browser.evaluate(f"document.querySelector('#{part} .drawn').textContent")
+        assert "The same for ursl and ursl-plus-unlimited: their gates use one reference network." in words
+
+
+@pytest.mark.parametrize(
+    ("words", "call"),
+    [
+        ("1.8 s", "duration([0.03])"), ("2.0 ± 1.4 min", "duration([1, 3])"), ("—", "duration([undefined])"),
+        ("1.54 MB", "bytes([1536000])"), ("2.00 kB", "bytes([2000, 100])"), ("1.20 GB", "bytes([1.2e9])"),
+        ("77 bytes", "bytes([77])"), ("—", "bytes([])"),
+    ],
+)  # fmt: skip
+def test_times_and_bytes_have_a_unit_in_which_they_are_not_zero(browser, pages, words, call):
+    browser.open(pages["demo"], *DESKTOP)
+    assert browser.evaluate(call) == words
+
+
 # ----- pins and addresses
 
 
@@ -217,8 +245,9 @@ def test_pinned_rows_are_compared_by_seed(browser, pages):
     assert cells[1].startswith(f"{sum(gaps) / 6:+.1f} ± ") and cells[4].startswith(
         f"0: {gaps[0]:+.1f}, 1: {gaps[1]:+.1f}"
     )
-    coloured = "[...document.querySelectorAll('#steps text[style]')].map(text => text.textContent).sort()"
-    assert browser.evaluate(coloured) == ["labels-only", "ursl-plus-unlimited"]
+    names_of = "[...document.querySelectorAll('#steps text{}')].map(text => text.textContent).sort()"
+    assert browser.evaluate(names_of.format("[font-weight]")) == ["labels-only", "ursl-plus-unlimited"]
+    assert browser.evaluate(names_of.format("[style]")) == ["labels-only", "ursl", "ursl-plus-unlimited"]
     pin(browser, "labels-only")  # again: unpinned
     assert browser.evaluate("document.querySelectorAll('#compare table').length") == 0
     assert browser.errors == []
@@ -348,7 +377,7 @@ def test_axe_finds_no_serious_barrier(browser, pages, page, size, dark):
 def test_the_keyboard_reaches_controls_in_order_and_shows_where_it_is(browser, pages):
     browser.open(pages["demo"], *DESKTOP)
     reached = []
-    for _ in range(40):
+    for _ in range(36):
         browser.page.keyboard.press("Tab")
         reached.append(
             browser.evaluate(

@@ -45,10 +45,10 @@ def test_confusion_and_the_sizes_of_the_steps_are_whole(kept):
 def test_each_step_has_both_thresholds_and_its_sizes(ursl):
     (row,) = rows_of(ursl)
     for step, scores in zip(ursl.steps, row["scores"], strict=True):
-        assert (scores["admit"], scores["pseudo"]) == pytest.approx(
+        assert (scores["accept"], scores["pseudo"]) == pytest.approx(
             (step.gate.threshold, step.gate.pseudo_threshold), abs=1e-4
         )
-        assert (scores["admitted"], scores["labeled"], scores["of"]) == (
+        assert (scores["accepted"], scores["labeled"], scores["of"]) == (
             step.gate.passed,
             step.gate.pseudo_labeled,
             step.unlabeled,

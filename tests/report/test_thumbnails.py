@@ -1,4 +1,4 @@
-"""Pictures of what the gate admitted and rejected: each once, all within a budget, each the row it claims to be."""
+"""Pictures of what the gate accepted and rejected: each once, all within a budget, each the row it claims to be."""
 
 import base64
 import io

@@ -81,7 +81,7 @@ def spec_of(
     from dataclasses import fields, replace
 
     from osscl.config import from_plain, override
-    from osscl.runs.spec import RunSpec, usual_schedule, experiment, make_spec
+    from osscl.runs.spec import RunSpec, experiment, make_spec, usual_schedule
     from osscl.stream.scenario import ScenarioSpec
 
     if scenario is not None:

@@ -93,8 +93,8 @@ function lines(width, items, { bar, unit }) {
   const at = value => left + ((value - min) / (max - min || 1)) * (width - left - right);
   const drawn = svg(width, height);
   for (const tick of ticks(min, max, narrow ? 4 : 7)) {
-    const x = at(tick);
-    drawn.append(s("line", { class: tick === 0 ? "zero" : "grid", x1: x, x2: x, y1: 2, y2: height - 36 }),
+    const x = at(tick), d = narrow ? items.map((_, i) => `M${x} ${i * room + 20}v18`).join("") : `M${x} 2V${height - 36}`;
+    drawn.append(s("path", { class: tick === 0 ? "zero" : "grid", d }), // where a name stands above its line, not through it
       text(x, height - 20, minus(tick), { class: "tick", "text-anchor": "middle" }));
   }
   drawn.append(text(at(max), height - 4, unit, { class: "axis", "text-anchor": "end" }));
@@ -136,7 +136,7 @@ const diamond = (paper, at, middle) => s("path", {
 /* Lines over the steps: series {name, values, low, high, colour, dash}; those without a colour are grey. */
 function curves(width, height, series, { high, unit, small, percent }) {
   const steps = Math.max(...series.map(one => one.values.length));
-  const named = small ? [] : series.filter(one => one.colour);
+  const named = small ? [] : series;
   const letters = Math.max(0, ...named.map(one => Math.min(18, one.name.length)));
   const left = small ? 26 : 36, right = small ? 8 : Math.min(width * 0.36, 14 + 8 * letters), bottom = small ? 20 : 38;
   const ends = series.flatMap(one => [...one.values, ...(one.high ?? [])]).filter(value => value != null);
@@ -155,7 +155,7 @@ function curves(width, height, series, { high, unit, small, percent }) {
       drawn.append(text(X(t), height - bottom + 15, t + 1, { class: "tick", "text-anchor": "middle" }));
   if (!small) drawn.append(text(left, height - 4, `${unit}, after step`, { class: "axis" }));
   for (const one of series) drawn.append(...curve(one, X, Y, small));
-  drawn.append(...names(named, Y, width - right + 8, Math.floor((right - 8) / 7.8)));
+  drawn.append(...names(named, Y, width - right + 8, Math.floor((right - 8) / 7.8), height - bottom));
   return drawn;
 }
 const pointsOf = values => values.map((value, t) => [t, value]).filter(([, value]) => value != null);
@@ -175,13 +175,14 @@ function curve(one, X, Y, small) {
         s("title", {}, `${one.name}, step ${t + 1}: ${shown(v, small ? 3 : 1)}`)));
   return drawn;
 }
-function names(series, Y, x, most) { // at the ends of the lines, none on another
-  let last = -Infinity;
-  const ended = series.map(one => ({ ...one, y: Y(pointsOf(one.values).at(-1)?.[1] ?? 0) }));
-  return ended.sort((a, b) => a.y - b.y).map(one => {
-    last = Math.max(one.y + 4, last + 15);
-    return text(x, last, cut(one.name, most), { style: `fill:${one.colour}`, "font-weight": 650 });
-  });
+function names(series, Y, x, most, bottom) { // at the ends of the lines, none on another and none below the figure
+  const ended = series.map(one => ({ ...one, y: Y(pointsOf(one.values).at(-1)?.[1] ?? 0) + 4 }));
+  ended.sort((a, b) => a.y - b.y);
+  for (let i = 1; i < ended.length; i++) ended[i].y = Math.max(ended[i].y, ended[i - 1].y + 15);
+  for (let i = ended.length - 1, most = bottom + 4; i >= 0; i--, most -= 15) ended[i].y = Math.min(ended[i].y, most);
+  return ended.map(one => text(x, one.y, one.name.length > most ? [cut(one.name, most), s("title", {}, one.name)] : one.name, {
+    style: `fill:${one.colour ?? "var(--soft)"}`, "font-weight": one.colour ? 650 : null,
+  }));
 }
 /* What `curves` draws of several runs: mean and sample standard deviation at each step. */
 function overSeeds(runs) {

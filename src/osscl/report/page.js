@@ -118,7 +118,7 @@ const SECTIONS = {
   forgetting(box) {
     const rows = drawnRows().filter(one => isWhole(one.forgetting));
     if (!rows.length) return box.replaceChildren(note("There is one step, so nothing can be forgotten."));
-    const items = rows.map(one => item(one, one.forgetting, spread(one.forgetting)));
+    const items = rows.map(one => item(one, one.forgetting, `${spread(one.forgetting)}  (n = ${one.forgetting.length})`));
     const columns = ["method", "forgetting", "n", ...rows[0].dropped.map((_, k) => `classes of step ${k + 1}`)];
     const cells = rows.map(one =>
       [one.name, spread(one.forgetting), one.forgetting.length, ...one.dropped.map(value => shown(value))]);
@@ -128,8 +128,8 @@ const SECTIONS = {
   },
   gate(box) { showReadings(box, "gate", "The gate", "No row of this setting has a gate."); },
   known(box) { showReadings(box, "known", "Known or unknown", "No row of this setting records it."); },
-  scores(box) { showStep(box, scoresAt); },
-  pictures(box) { showStep(box, picturesAt); },
+  scores(box) { showStep(box, scoresAt, "scores"); },
+  pictures(box) { showStep(box, picturesAt, "strip"); },
   confusion(box) {
     box.replaceChildren(h("div", { class: "two" }, focus().slice(0, 2).map(confusion)));
     const probe = box.appendChild(h("i", { style: "color:var(--card)" }));
@@ -152,25 +152,26 @@ const SECTIONS = {
   time(box) {
     const rows = chapter().rows, timed = rows.filter(one => one.minutes.length);
     const phases = [...new Set(timed.flatMap(one => Object.keys(one.phases)))];
+    const scale = timed.some(one => mean(one.minutes) >= 1) ? 1 : 60; // seconds where nothing takes a minute
     const shade = i => `color-mix(in srgb, ${COLOURS[i % 4]} ${i < 4 ? 100 : 50}%, var(--card))`;
     const parts = one => phases.map((phase, i) =>
-      ({ value: one.phases[phase] ?? 0, colour: shade(i), words: `${phase}: ${shown(one.phases[phase])} min` }));
+      ({ value: (one.phases[phase] ?? 0) * scale, colour: shade(i), words: `${phase}: ${duration([one.phases[phase]])}` }));
     const items = timed.map(one => ({
-      name: one.name, value: sum(Object.values(one.phases)), colour: colour(one), parts: parts(one),
-      words: `${shown(mean(one.minutes))} min (n = ${one.minutes.length})`,
+      name: one.name, value: sum(Object.values(one.phases)) * scale, colour: colour(one), parts: parts(one),
+      words: `${duration([mean(one.minutes)])} (n = ${one.minutes.length})`,
     }));
-    const columns = ["method", "minutes", "timed runs", ...phases.map(phase => `${phase}, min`), "peak device memory",
-      "kept from past data"];
-    const cells = rows.map(one => [one.name, spread(one.minutes), `${one.minutes.length} of ${one.seeds.length}`,
-      ...phases.map(phase => shown(one.phases[phase])), gigabytes(one.peak), megabytes(one.kept)]);
+    const columns = ["method", "time", "timed runs", ...phases, "peak device memory", "kept from past data"];
+    const cells = rows.map(one => [one.name, duration(one.minutes), `${one.minutes.length} of ${one.seeds.length}`,
+      ...phases.map(phase => duration([one.phases[phase]])), bytes(one.peak), bytes(one.kept)]);
+    const unit = `${scale === 1 ? "minutes" : "seconds"} over all steps`;
     const drawn = items.length
       ? [legend(phases.map((phase, i) => [phase, shade(i)])),
-         labelled(lines(box.clientWidth, items, { unit: "minutes over all steps" }), `Time by phase: ${about()}`)]
+         labelled(lines(box.clientWidth, items, { unit }), `Time by phase: ${about()}`)]
       : [note("No run of this setting was timed alone on its device.")];
-    const title = h("h3", {}, "Minutes and bytes");
+    const title = h("h3", {}, "Time and bytes");
     const older = rows.some(one => one.kept.length < one.seeds.length)
       ? note("Bytes kept from past data: a dash where the version that made the runs did not record them.") : [];
-    box.replaceChildren(...drawn, title, table(`Minutes and bytes: ${about()}`, columns, cells), older);
+    box.replaceChildren(...drawn, title, table(`Time and bytes: ${about()}`, columns, cells), older);
   },
   ablations(box) {
     const rows = chapter().rows.filter(one => one.base);
@@ -209,8 +210,15 @@ const SECTIONS = {
 const untrained = one =>
   `${one.name} (${spread(one.final)} %, ${one.updates.toLocaleString("en")} updates; ${row(chapter().highlighted[0]).name} `
   + `made ${row(chapter().highlighted[0]).updates.toLocaleString("en")})`;
-const megabytes = values => (isWhole(values) ? `${shown(Math.max(...values) / 1e6, 2)} MB` : DASH);
-const gigabytes = values => (isWhole(values) ? `${shown(Math.max(...values) / 1e9, 2)} GB` : DASH);
+/* The most of several counts of bytes, in a unit in which it is not nearly zero. */
+function bytes(values) {
+  if (!isWhole(values)) return DASH;
+  const most = Math.max(...values), [unit, name] = [[1e9, "GB"], [1e6, "MB"], [1e3, "kB"]].find(([one]) => most >= one / 10) ?? [1, "bytes"];
+  return `${shown(most / unit, unit > 1 && most / unit < 10 ? 2 : 0)} ${name}`;
+}
+/* Mean and deviation of minutes, in seconds where it is less than one. */
+const duration = minutes => (!isWhole(minutes) ? DASH : mean(minutes) >= 1 ? `${spread(minutes)} min`
+  : `${spread(minutes.map(one => 60 * one))} s`);
 function lazily(words, fill) {
   const box = h("details", {}, h("summary", {}, words));
   box.addEventListener("toggle", () => box.append(...fill()), { once: true });
@@ -313,12 +321,12 @@ function showReadings(box, part, title, none) {
   });
   const meanings = readings.flatMap(name => [h("dt", {}, name), h("dd", {}, words[name])]);
   const steps = Array.from({ length: chapter().steps }, (_, t) => `step ${t + 1}`);
-  box.append(h("details", {}, h("summary", {}, "What each reading means"), h("dl", {}, meanings)),
+  box.append(h("details", {}, h("summary", {}, "Definitions"), h("dl", {}, meanings)),
     numbers(`${title} by step: ${about()}`, ["method", "reading", ...steps], cells));
 }
 
 // ----- one step of the stream: scores and pictures share a slider
-function showStep(box, draw) {
+function showStep(box, draw, part) {
   const gated = chapter().rows.filter(one => one.scores.some(Boolean));
   const chosen = focus().filter(one => gated.includes(one));
   const rows = (chosen.length ? chosen : gated).slice(0, 2), last = chapter().steps;
@@ -337,7 +345,9 @@ function showStep(box, draw) {
     show();
     for (const other of ["scores", "pictures"]) if (!byId(other).contains(box)) drawSection(other);
   });
-  box.replaceChildren(h("label", { class: "slider" }, name, slider), out);
+  const isSame = rows.length > 1 && JSON.stringify(rows[0][part]) === JSON.stringify(rows[1][part]);
+  const same = isSame ? note(`The same for ${rows[0].name} and ${rows[1].name}: their gates use one reference network.`) : [];
+  box.replaceChildren(h("label", { class: "slider" }, name, slider), same, out);
   show();
 }
 function scoresAt(one, t, width) {
@@ -348,12 +358,12 @@ function scoresAt(one, t, width) {
   const edges = counts => shares(counts).flatMap((share, i) =>
     (share > 0.1 ? [i, i + 1].map(place => -1 + (2 * place) / counts.length) : []));
   const used = one.scores.filter(Boolean).flatMap(step => Object.values(step.counts)).flatMap(edges);
-  const thresholds = [["admit above", scores.admit], ["pseudo-label above", scores.pseudo]];
+  const thresholds = [["accept above", scores.accept], ["pseudo-label above", scores.pseudo]];
   const drawn = histogram(width, kinds, thresholds, [Math.min(...used), Math.max(...used)],
     { interval: [-1, 1], unit: "score S(x); share of each kind, %", digits: 3 });
   const cells = one.scores.map((step, i) => [i + 1, ...(step
-    ? [shown(step.admit, 3), shown(step.pseudo, 3), step.admitted, step.labeled, step.of] : Array(5).fill(DASH))]);
-  const columns = ["step", "admit above", "pseudo-label above", "admitted", "pseudo-labelled", "unlabelled images"];
+    ? [shown(step.accept, 3), shown(step.pseudo, 3), step.accepted, step.labeled, step.of] : Array(5).fill(DASH))]);
+  const columns = ["step", "accept above", "pseudo-label above", "accepted", "pseudo-labelled", "unlabelled images"];
   const label = `Scores of ${one.name}, seed ${one.seeds[0]}, at step ${t + 1}: thresholds and sizes`;
   return h("div", {}, head, legend(kinds.map(kind => [kind.words, kind.colour, kind.dash])),
     figure(drawn, label, columns, cells));
@@ -366,7 +376,7 @@ function picturesAt(one, t) {
   if (!sides) return h("div", {}, head, note(`No images are kept for this step; steps with images: ${steps}.`));
   const kinds = [...new Set(sides.flat().map(one => one.kind))];
   const side = (words, i) => [note(words), h("div", { class: "tiles" }, sides[i].length ? sides[i].map(tile) : DASH)];
-  return h("div", {}, head, legend(kinds.map(kind => KINDS[kind])), ["admitted", "rejected"].flatMap(side),
+  return h("div", {}, head, legend(kinds.map(kind => KINDS[kind])), ["accepted", "rejected"].flatMap(side),
     strip.missing === "room" ? note("Pictures are left out: they may take 0.5 MB of a page.") : null);
 }
 function tile(one) {
@@ -424,6 +434,7 @@ function render() {
   for (const words of all(".nothing")) words.hidden = !!words.parentNode.querySelector("[data-schedule]:not([hidden])");
   Object.keys(SECTIONS).forEach(drawSection);
   writeAddress();
+  document.querySelector("nav [data-to=ablations]").hidden = !chapter().rows.some(one => one.base);
 }
 function go() {
   const part = view.section && byId(view.section);

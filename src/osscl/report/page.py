@@ -23,7 +23,7 @@ DETAILS = {
 METHOD_STEPS = (
     ("Reference", "UR_t learns from all unlabelled images of the step, U_t, without labels: L_SSL, here NT-Xent."),
     ("Gate", "Prototypes of the classes seen come from T_t and M in the reference's space. An unlabelled image whose "
-     "score S(x) passes τ_id enters Û; above τ_pl, if it looks like a past class, it enters T̂ as well."),
+     "score S(x) is above τ_id is accepted: it enters Û, and above τ_pl, if it looks like a past class, T̂ as well."),
     ("Learner", "SL_t learns from labels and T̂ by L_sup, is kept close to its past SL_t−1 by L_TD, and follows the "
      "reference on labels and Û by L_KD."),
     ("Head", "A linear head on the learner's features, trained on T_t and M, names the class. In ursl-plus, which is "
@@ -67,7 +67,7 @@ def build_page(
     methods, variants = ({row["name"] for row in rows if row["named"] is named} for named in (True, False))
     settings = {chapter["key"] for chapter in chapters}
     numbers = ((len(records), "run"), (len(methods), "method"), (len(variants), "variant"), (len(settings), "setting"))
-    sections = STORY | DETAILS | ({"paper": "Paper"} if paper else {})
+    sections = STORY | DETAILS | ({"paper": "Paper"} if paper and (paper.tables or paper.values) else {})
     sections |= {"claims": "Claims"} if paper and paper.claims else {}
     return environment().get_template("page.html").render(
         title=title,

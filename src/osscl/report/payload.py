@@ -23,23 +23,23 @@ Numbers = list[float | None]
 
 # Name, meaning, and how it is read from a step; each has a small figure of its own.
 Reading = tuple[str, str, Callable[[Any], float | None]]
-FPR95 = "share of other images admitted at the threshold that admits 95 % of the classes seen; lower is better"
+FPR95 = "share of other images accepted at the threshold that accepts 95 % of the classes seen; lower is better"
 FPR95_UNKNOWN = (
     "OpenOOD's: share of the classes seen rejected at the threshold that rejects 95 % of other images; lower is better"
 )
 GATE: tuple[Reading, ...] = (
     ("AUROC, seen", "score of classes seen so far against the rest of U_t", lambda gate: gate.auroc_seen),
     ("AUROC, main set", "score of the main set against foreign sets", lambda gate: gate.auroc_related),
-    ("Precision, seen", "share of the admitted images that show a class seen so far", lambda gate: gate.precision_seen),
-    ("Precision, main set", "share of the admitted images that belong to the main set", lambda gate: gate.precision),
+    ("Precision, seen", "share of the accepted images that show a class seen so far", lambda gate: gate.precision_seen),
+    ("Precision, main set", "share of the accepted images that belong to the main set", lambda gate: gate.precision),
     ("Pseudo-labels", "correct among confident images of classes seen so far", lambda gate: gate.pseudo_accuracy),
     (
-        "Admits: seen",
-        "share of images of classes seen so far that is admitted",
+        "Accepted: seen",
+        "share of images of classes seen so far that is accepted",
         lambda gate: gate.pass_rates.get("seen"),
     ),
-    ("Admits: unseen", "share of later classes that is admitted", lambda gate: gate.pass_rates.get("unseen")),
-    ("Admits: foreign", "share of the foreign images that is admitted", lambda gate: gate.pass_rates.get("foreign")),
+    ("Accepted: unseen", "share of later classes that is accepted", lambda gate: gate.pass_rates.get("unseen")),
+    ("Accepted: foreign", "share of the foreign images that is accepted", lambda gate: gate.pass_rates.get("foreign")),
     ("FPR95", FPR95, lambda gate: gate.fpr95),
     ("FPR95, OpenOOD", FPR95_UNKNOWN, lambda gate: gate.fpr95_unknown),
 )
@@ -133,7 +133,7 @@ def entry_numbers(entry: Entry, pictures: StripImages) -> Json:
         "confusion": first.confusion,
         "phases": _phase_minutes(timed),
         "kept": [run.memory_bytes for run in entry.runs if run.memory_bytes is not None],
-        "minutes": [_rounded(run.minutes, 3) for run in timed],
+        "minutes": [_rounded(run.minutes, 6) for run in timed],
         "peak": [run.made_by.peak_memory for run in entry.runs],
         "runs": [_made(run) for run in entry.runs],
         "spec": spec_to_plain(first.spec),
@@ -175,9 +175,9 @@ def _over_steps(entry: Entry, part: str, readings: Sequence[Reading]) -> Json:
 
 def _scores(gate: GateRecord, unlabeled: int) -> Json:
     return {
-        "admit": round(gate.threshold, 4),
+        "accept": round(gate.threshold, 4),
         "pseudo": round(gate.pseudo_threshold, 4),
-        "admitted": gate.passed,
+        "accepted": gate.passed,
         "labeled": gate.pseudo_labeled,
         "of": unlabeled,
         "counts": gate.histograms,
@@ -214,7 +214,7 @@ def _phase_minutes(runs: Sequence[RunRecord]) -> dict[str, float]:
     for run in runs:
         for phase in (phase for step in run.steps for phase in step.phases):
             total[phase.name] = total.get(phase.name, 0.0) + phase.seconds / 60 / len(runs)
-    return {name: round(minutes, 4) for name, minutes in total.items()}
+    return {name: round(minutes, 6) for name, minutes in total.items()}
 
 
 def _made(run: RunRecord) -> Json:

@@ -1,4 +1,4 @@
-"""Pictures of what the gate admitted and rejected, where the data is available, within a size budget."""
+"""Pictures of what the gate accepted and rejected, where the data is available, within a size budget."""
 
 import base64
 import io
