@@ -882,6 +882,12 @@ def test_the_help_has_every_command_in_one_panel(osscl):
     assert all(len(re.findall(rf"^  {name}  ", shown, flags=re.M)) == 1 for name in names)
 
 
+def test_the_help_of_data_shows_whole_sentences(osscl, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = " ".join(osscl("data", "--help")[1].split())
+    assert "expected folder." in shown and "an archive already in the folder is reused." in shown
+
+
 def test_bugs_keep_their_traceback(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["osscl", "list"])
     monkeypatch.setattr("osscl.runs.spec.EXPERIMENTS", None)

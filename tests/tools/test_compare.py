@@ -215,6 +215,17 @@ def test_other_memories_settings_and_runs_without_a_partner_are_named(typed, tmp
     assert f"A: {setting_words(BASE.spec.scenario)}; B: {setting_words(other)}" in " ".join(shown.split())
 
 
+def test_too_few_differing_pairs_are_counted_and_the_folders_named(typed, tmp_path):
+    write(tmp_path / "records", *side([2, 2, 2, 1, 1], "A-one"), *side([1, 1, 1, 1, 1], "B-one", method=CHANGED))
+    shown = " ".join(typed("compare", "A-one", "B-one", "--results", tmp_path / "records")[1].split())
+    assert "needs 6 pairs that differ, and here 3 of 5 differ, 2 ties (paper). Interval" in shown
+    assert f"paired by seed; records in {tmp_path / 'records'} " in shown
+    write(tmp_path / "A", *side([2] * 6))
+    write(tmp_path / "B", *side([1] * 6))
+    shown = typed("compare", tmp_path / "A", tmp_path / "B")[1]
+    assert "that differ. Interval" in shown and "records in" not in shown
+
+
 def test_rows_are_grouped_by_setting_and_fit_80_columns(typed, results, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     fewer = replace(BASE.spec.scenario, memory=120)

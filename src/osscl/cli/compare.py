@@ -52,12 +52,15 @@ def compare(
     wrapped = functools.partial(
         textwrap.fill, width=screen.width, break_on_hyphens=False, break_long_words=False, subsequent_indent="  "
     )
-    typer.echo(wrapped(f"A: {first}, B: {second}; {measure} in {MEASURES[measure]}, paired by seed"))
+    by_name = [side for side in (first, second) if not Path(side).exists()]
+    read = f"; records in {known()[1]}" if by_name else ""
+    typer.echo(wrapped(f"A: {first}, B: {second}; {measure} in {MEASURES[measure]}, paired by seed{read}"))
     for setting, some in groupby(found, heading):
         typer.echo(f"\n{wrapped(setting)}")
         screen.print(comparison_table(list(some), measure, confidence))
     paired = {record.id for pairs in found for record in (*pairs.first, *pairs.second)}
-    for note in notes(confidence, sorted({record.id for record in (*left, *right)} - paired), anyway):
+    alone = sorted({record.id for record in (*left, *right)} - paired)
+    for note in notes(confidence, few_pairs(found, measure, confidence), alone, anyway):
         typer.echo(wrapped(note))
 
 
@@ -109,13 +112,27 @@ def schedule_names(pairs: "Pairs") -> str:
     return " / ".join(dict.fromkeys(record.spec.schedule.name for record in (*pairs.first, *pairs.second)))
 
 
-def notes(confidence: float, alone: list[str], anyway: bool) -> list[str]:
-    """What the tests need, and which records have no partner."""
+def few_pairs(found: "Sequence[Pairs]", measure: str, confidence: float) -> list[str]:
+    """How many pairs differ, where the sign test needs more."""
+    lines = []
+    for pairs in found:
+        difference = pairs.difference(attrgetter(measure))
+        differ = difference.wins + difference.losses
+        ties = difference.n - differ
+        if difference.n and difference.sign_test(confidence) is None:
+            tied = f", {ties} tie{'s' * (ties > 1)}" if ties else ""
+            lines.append(f"{differ} of {difference.n} differ{tied} ({schedule_names(pairs)})")
+    return lines
+
+
+def notes(confidence: float, few: list[str], alone: list[str], anyway: bool) -> list[str]:
+    """What the tests need, how many pairs there are where these are too few, and which records have no partner."""
     import math
 
     least = 1 + math.ceil(-math.log2(1 - confidence) - 1e-9)
+    here = f", and here {'; '.join(few)}" if few else ""
     lines = [
-        f"The sign test needs {least} pairs that differ; interval and t-test need two. "
+        f"The sign test needs {least} pairs that differ{here}. Interval and t-test need two. "
         "In parentheses: seeds for which A is higher."
     ]
     if alone:

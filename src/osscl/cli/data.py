@@ -1,11 +1,22 @@
 """`osscl data`: list, download and verify data sets."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-app = typer.Typer(help="List, download and verify data sets.", no_args_is_help=True)
+
+class WholeSentences(TyperGroup):
+    """Help with the first sentence of each command in full."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        rows = [(name, command.get_short_help_str(limit=120)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+app = typer.Typer(cls=WholeSentences, help="List, download and verify data sets.", no_args_is_help=True)
 
 DataOption = Annotated[
     Path | None,
