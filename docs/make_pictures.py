@@ -216,7 +216,7 @@ def _kinds(one: OneStep, row: int) -> Iterable[str]:
 
 def _legend() -> Iterable[str]:
     entries = {
-        "gate": (("u-hat", "Û"), ("u-hat t-hat", "Û and T̂"), ("out", "kept out")),
+        "gate": (("u-hat", "Û"), ("u-hat t-hat", "Û and T̂"), ("out", "rejected")),
         "truth": (("met", "class seen"), ("later", "class to come"), ("foreign", "letter")),
     }
     for name, kinds in entries.items():
@@ -228,7 +228,7 @@ def _legend() -> Iterable[str]:
         yield "</g>"
 
 
-# Colours come from the page where there is one; opened alone, the picture shows what was let in.
+# Colours come from the page where there is one; opened alone, the picture shows what was accepted.
 STYLE = """
 .one-step { font: 14px system-ui, "Noto Sans", sans-serif; --ink: var(--pst-color-text-base, #7a828e);
   --in: var(--step-in, #2f81d7); --sure: var(--step-sure, #d9730d); --met: var(--step-met, #2a9d5c); }
@@ -288,9 +288,9 @@ def _explanation(one: OneStep) -> Iterable[str]:
     )
     passed, seen = int(gate.passed.sum()), int(truth.seen.sum())
     yield (
-        f"**The gate decides.** {passed} of {len(step.unlabeled)} images pass τ_id: these are Û. "
-        f"{int(gate.confident.sum())} also pass τ_pl, and {gate.used} of those are nearest to a class of an earlier "
-        "step: these are T̂. In L_sup they are negatives of the new classes, and L_TD keeps their relations."
+        f"**The gate decides.** {passed} of {len(step.unlabeled)} images are accepted, with scores above τ_id: "
+        f"these are Û. {int(gate.confident.sum())} are also above τ_pl, and {gate.used} of those are nearest to a class "
+        "of an earlier step: these are T̂. In L_sup they are negatives of the new classes, and L_TD keeps their relations."
     )
     right = int((gate.pseudo_labels == truth.labels)[one.in_t_hat].sum())
     found = int((gate.passed & truth.seen).sum())
