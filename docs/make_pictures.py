@@ -289,8 +289,9 @@ def _explanation(one: OneStep) -> Iterable[str]:
     passed, seen = int(gate.passed.sum()), int(truth.seen.sum())
     yield (
         f"**The gate decides.** {passed} of {len(step.unlabeled)} images are accepted, with scores above τ_id: "
-        f"these are Û. {int(gate.confident.sum())} are also above τ_pl, and {gate.used} of those are nearest to a class "
-        "of an earlier step: these are T̂. In L_sup they are negatives of the new classes, and L_TD keeps their relations."
+        f"these are Û. {int(gate.confident.sum())} are also above τ_pl, and {gate.used} of those are nearest to a "
+        "class of an earlier step: these are T̂. In L_sup they are negatives of the new classes, and L_TD keeps their "
+        "relations."
     )
     right = int((gate.pseudo_labels == truth.labels)[one.in_t_hat].sum())
     found = int((gate.passed & truth.seen).sum())

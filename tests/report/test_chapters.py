@@ -10,7 +10,7 @@ from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.tables import cell_of
 from osscl.report.chapters import chapters_of, opening
 from osscl.report.chapters import conclusion as sentences
-from osscl.runs.spec import ForeignConfig
+from osscl.runs.spec import ForeignConfig, on_small_net
 
 
 def only_chapter(*records):
@@ -219,3 +219,12 @@ def test_seeds_are_paired_only_where_both_runs_met_the_same_data(ursl, named, at
     rivals[0] = replace(rivals[0], content=dict.fromkeys(ursl.content, "other"))
     said = conclusion(only_chapter(*(at_seed(ursl, seed) for seed in range(3)), *rivals))
     assert "(2 paired seeds)" in said
+
+
+def test_of_two_sizes_of_ursl_the_conclusion_is_about_the_schedules_own(ursl):
+    spec = replace(ursl.spec, method=on_small_net(ursl.spec.method))
+    small = replace(ursl, id=spec.id, spec=spec, final=ursl.final - 1.0)
+    for records in ([ursl, small], [small, ursl]):
+        chapter = only_chapter(*records)
+        assert chapter.subject.first is ursl and "URSL ends at" in conclusion(chapter)
+        assert {entry.name for entry in chapter.entries} == {"ursl", "ursl, small networks"}

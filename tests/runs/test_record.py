@@ -8,8 +8,8 @@ import pytest
 
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, SpecError
+from osscl.report.chapters import markdown
 from osscl.report.naming import method_label
-from osscl.report.tables import markdown
 from osscl.runs.record import read_record, record_to_plain, write_record
 from osscl.runs.spec import spec_from_plain
 from osscl.stream.build import build_stream

@@ -13,8 +13,8 @@ from consistent_records import consistent
 from osscl.errors import UserError
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER, SHORT
+from osscl.report.chapters import runs_by_method
 from osscl.report.naming import setting_words
-from osscl.report.tables import runs_by_method
 from osscl.runs.index import read_records
 from osscl.runs.record import record_to_plain
 from osscl.tools.compare import PairedDifference, pair_by_seed, pair_by_setting, same_stream, sign_test

@@ -73,8 +73,8 @@ def report(
 
 def print_headline(places: Sequence[Path], target: Path | None, form: str) -> None:
     """The headline table of records, in a file where one is named."""
+    from osscl.report.chapters import headline_table
     from osscl.report.formats import RENDERERS
-    from osscl.report.tables import headline_table
     from osscl.storage import write_text
 
     text = RENDERERS[form](headline_table(records_in(places)))

@@ -19,10 +19,9 @@ from osscl.paper.score import (
 from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
 from osscl.paper.verdict import VerdictKind
 from osscl.report import curves
-from osscl.report.chapters import FEW_UPDATES, is_shortened
+from osscl.report.chapters import FEW_UPDATES, is_shortened, mean_number
 from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
 from osscl.report.naming import device_words
-from osscl.report.tables import mean_number
 from osscl.runs.record import RunRecord
 
 CLAIM_ORDER: tuple[VerdictKind, ...] = ("holds", "refuted", "tried", "undecided")

@@ -8,8 +8,8 @@ from osscl.config import override
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
 from osscl.paper.tables import cell_of
+from osscl.report.chapters import headline_table, published_beside
 from osscl.report.formats import value_text
-from osscl.report.tables import headline_table, published_beside
 
 
 def row_of(record):
