@@ -121,7 +121,7 @@ def test_texts_of_records(shows, records):
         *(("report", records, "--format", name) for name in ("markdown", "csv", "latex")),
         ("report", records, "--out", records / f"page{HOSTILE}.html"), ("report", records / HOSTILE),
         ("predict", records), ("run", HOSTILE), ("run", "digits", "--set", HOSTILE), ("run", "--spec", records / "x"),
-        ("run", "digits", "--schedule", "smoke", "--dry-run", "--out", records), ("clean", records),
+        ("run", "digits", "--schedule", "smoke", "--dry-run", "--out", records), ("clean", records, "--dry-run"),
         ("data", "verify", HOSTILE), (HOSTILE,),
     ):  # fmt: skip
         shows(*words)

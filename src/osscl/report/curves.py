@@ -39,8 +39,8 @@ def gate_points(records: Sequence[RunRecord], field: str) -> list[Point]:
 
 def gate_table(title: str, notes: Sequence[str], records: Sequence[RunRecord]) -> ResultTable:
     """Both curves as numbers."""
-    fields = ("auroc", "auroc_std", "auroc_n")
-    columns = (Column("seen classes", "number"), Column(AUROC, "mean", fields), Column(PRECISION, "mean"))
+    auroc, precision = ((name, f"{name}_std", f"{name}_n") for name in ("auroc", "precision"))
+    columns = Column("seen classes", "number"), Column(AUROC, "mean", auroc), Column(PRECISION, "mean", precision)
     both = zip(gate_points(records, "auroc_related"), gate_points(records, "precision"), strict=True)
     rows: list[Row] = [(one.classes, one.number, other.number) for one, other in both]
     about = f"Means over seeds; precision is the share of U-hat that is of the main set. {SPREAD}"
