@@ -98,3 +98,9 @@ def test_wrong_input_is_refused_in_one_line(given, words):
 def test_networks_from_scratch_need_arrays(folder):
     with pytest.raises(DataError, match="takes uint8 arrays"):
         ContinualClassifier("labels-only", "smoke", device="cpu").fit(folder)
+
+
+def test_a_single_picture_can_be_predicted(folder):
+    made = agent().fit(folder)
+    (picture,) = pictures(0, 1, seed=5)
+    assert made.predict(picture).tolist() == made.predict([picture]).tolist()

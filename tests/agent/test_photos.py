@@ -488,6 +488,23 @@ def test_the_life_of_an_agent_as_the_page_describes_it(real_encoder, typed, refu
     refuses("fit", "other", "--labeled", "photos/week1", "--encoder", "efficientnet-lite1", words="did you mean")
 
 
+def test_copies_and_second_names_on_the_command_line(real_encoder, typed, refuses, tmp_path):
+    typed("demo", "--photos", "photos")
+    week = tmp_path / "photos" / "week1"
+    first, second = sorted(path.name for path in week.iterdir())[:2]
+    for picture in sorted((week / first).iterdir())[:2]:
+        (week / first / f"copy of {picture.name}").write_bytes(picture.read_bytes())
+    code, shown, errors = typed("fit", "agent", "--labeled", week, "--views", "1")
+    assert code == 0 and "skipped: 2 copies of other pictures" in errors
+    moved = sorted((week / second).iterdir())[0].rename(week / first / "moved.png")
+    code, shown, errors = typed("update", "agent", "--labeled", week)
+    assert code == 0 and f"skipped: {moved}: already learned as {second}" in errors and "nothing new" in shown
+    code, shown, _ = typed("rename", "agent", first, "other")
+    assert code == 0 and "undo: osscl back agent model-1\n" in shown
+    refuses("update", "agent", "--labeled", week, words="of its pictures were learned as other: rename the folder")
+    assert typed("back", "agent", "1")[0] == 0 and first in typed("inspect", "agent")[1]
+
+
 def test_a_bundled_encoder_needs_no_installed_one(real_encoder, typed, tmp_path, monkeypatch):
     from osscl.vision import pretrained
 

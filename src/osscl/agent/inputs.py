@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
+from PIL.Image import Image
 from torch import Tensor
 
 from osscl.agent.recipe import Recipe
@@ -255,7 +256,7 @@ def plain_images(images: Any) -> Any:
         return image_files(Path(images))
     if _is_frame(images):
         return _column(images, PATHS, "image files")
-    return _as_list(images)
+    return [images] if isinstance(images, Image) else _as_list(images)
 
 
 def unlabeled_images(images: Any) -> Any:

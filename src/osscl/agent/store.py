@@ -184,7 +184,7 @@ def require_agent(entry: Any, file: Path) -> dict[str, Any]:
 def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]], Any]) -> None:
     """Restore an earlier model; the newest one is kept under its number."""
     earlier = earlier_models(folder)
-    name = name.removesuffix(SUFFIX)
+    name = f"model-{name}" if name.isdecimal() else name.removesuffix(SUFFIX)
     if name not in earlier:
         raise unknown("model", name, earlier or ("none yet",))
     with locked(folder):

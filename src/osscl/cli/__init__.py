@@ -166,6 +166,7 @@ def _usage(error: Any) -> str:
         sys.exit(0)
     message = error.format_message().removesuffix(".")
     if message.startswith("No such command"):
+        message = message.replace(". Did you mean", "; did you mean").removesuffix("?")
         return f"{message}; allowed: {', '.join(error.ctx.command.list_commands(error.ctx))}"
     if "'--seed'" in message and error.ctx is not None:
         several = any(param.name == "seeds" for param in error.ctx.command.params)

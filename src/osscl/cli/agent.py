@@ -235,13 +235,17 @@ def relabel(
 def _edit(folder: Path, change: "Callable[[ContinualClassifier], Any]") -> None:
     """Apply a change of classes as a new model, all of it or nothing."""
     from osscl.agent.classifier import ContinualClassifier
+    from osscl.agent.store import earlier_models
     from osscl.cli.inspect import show_history
+    from osscl.cli.show import quoted
 
+    before = earlier_models(folder)
     made = ContinualClassifier.load(folder, "cpu")
     change(made)
     made.save(folder)
     show_history(made)
-    typer.echo(f"undo with `osscl back`: {folder} keeps the model before this change")
+    new = [name for name in earlier_models(folder) if name not in before]
+    typer.echo(f"undo: {quoted('osscl', 'back', folder, *new)}")
 
 
 @dataclass(frozen=True)
@@ -273,6 +277,7 @@ def _teach(
         nothing_new = made.has_learned(step) or (not len(step.unlabeled) and None not in learned)
         if is_first and made.history and not nothing_new:
             raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
+        _refuse_second_names(made.class_names, learned, read)
         report_problems([*read.problems, *(() if made.has_learned(step) else _learned_before(learned, read))])
         if nothing_new:
             typer.echo("nothing new: all of these images have been learned")
@@ -346,10 +351,12 @@ def _embed(
     learner: "PhotoLearner", labeled: Path | None, unlabeled: list[Path] | None, check_time: Callable[[], None]
 ) -> ReadStep:
     from osscl.agent.photos import image_digests
+    from osscl.cli.show import counted
     from osscl.data.folders import FileList, list_labeled, list_unlabeled, require_every_class
 
     given = list_labeled(labeled) if labeled is not None else FileList(())
     others = list_unlabeled(unlabeled) if unlabeled else FileList(())
+    typer.echo(f"reading {len(given.files):,} labelled and {len(others.files):,} unlabelled pictures")
     found = learner.embed(given.files, _counting("labelled", check_time))
     files, labels = ([values[i] for i in found.indices] for values in (given.files, given.labels))
     if labeled is not None:
@@ -361,7 +368,11 @@ def _embed(
     problems = [*given.notes, *others.notes, *(one.reason for part in (found, pile) for one in part.skipped)]
     for note in (*found.notes, *pile.notes):
         typer.echo(f"note: {printable(note)}", err=True)
-    return ReadStep(learner.step(found, labels, pile), files, problems)
+    step, first = learner.step(found, labels, pile), dict[int, Path]()  # copies of a picture count once
+    for digest, file in zip(image_digests(found), files, strict=True):
+        first.setdefault(digest, file)
+    copies = [f"{counted(step.skipped, 'copy', 'copies')} of other pictures"] if step.skipped else []
+    return ReadStep(step, [*first.values()], [*problems, *copies])
 
 
 def _require_names(labeled: Path | None) -> None:
@@ -389,6 +400,17 @@ def _learned_before(learned: Sequence[str | None], read: ReadStep) -> list[str]:
     notes = [f"{counted(len(rows), 'image')} learned before"] if rows else []
     moved = [row for row in rows if learned[row] != read.step.labels[row]]
     return notes + [f"{read.files[row]}: already learned as {learned[row]} (see `osscl relabel`)" for row in moved]
+
+
+def _refuse_second_names(known: Sequence[str], learned: Sequence[str | None], read: ReadStep) -> None:
+    """Refuse a new class with pictures that were learned as another one, as after a class was renamed."""
+    pairs = Counter(zip(read.step.labels, learned, strict=True))
+    for (label, was), count in pairs.items():
+        if was is not None and label not in known:
+            raise UserError(
+                f"{label} is not known, but {count} of its pictures were learned as {was}: rename the folder to {was}, "
+                f"or move these pictures to a class of their own with `osscl relabel --to {label}`"
+            )
 
 
 def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str]) -> None:

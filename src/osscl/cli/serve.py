@@ -74,8 +74,10 @@ def _export_onnx(made: "ContinualClassifier", out: Path, check: list[Path]) -> N
     model = exportable(made)
     require_exporters()
     files = list_unlabeled(check).files if check else ()
+    typer.echo("building the graph and checking it picture by picture, which takes about half a minute")
     agreed = export_onnx(model, agent_id(made), out, files)
-    kinds = f"{min(len(files), agreed.pictures)} given, the others drawn" if files else "drawn"
+    given = min(len(files), agreed.pictures)
+    kinds = f"{given} given" + ", the others drawn" * (given < agreed.pictures) if files else "drawn"
     typer.echo(
         f"{out}: checked on {agreed.pictures} pictures ({kinds}): largest difference {agreed.difference:.1e}, "
         f"{agreed.decisions} other decisions"
