@@ -75,9 +75,10 @@ function show({ file, card }, answer) {
     return;
   }
   const [best] = answer.top;
-  const odds = answer.known ? `Known · ${percent(answer.known_percent, 0)}` : `Unknown · ${percent(answer.known_percent, 0)}`;
-  const words = answer.known ? `More familiar than ${percent(answer.known_percent, 0)} of known pictures.`
-    : `Less familiar than ${percent(100 - answer.known_percent, 0)} of known pictures. Closest class: ${best.name}.`;
+  const digits = answer.known_percent < 10 ? 1 : 0; // near the limit, 5 % may be known or not
+  const odds = `${answer.known ? "Known" : "Unknown"} · ${percent(answer.known_percent, digits)}`;
+  const words = answer.known ? `More familiar than ${percent(answer.known_percent, digits)} of known pictures.`
+    : `Less familiar than ${percent(100 - answer.known_percent, digits)} of known pictures. Closest class: ${best.name}.`;
   card.replaceChildren(
     h("img", { class: "photo", src: answer.thumbnail, alt: answer.file }),
     h("div", { class: "about" },

@@ -123,5 +123,6 @@ function confusion(test) {
   const about = "Test pictures by their class, and the most probable class (→) that the agent gives them, known or not";
   return h("div", { class: "card scroll", tabIndex: 0, role: "region", "aria-label": "Confusion" }, h("p", { class: "muted small caption", "aria-hidden": "true" }, about), h("table", { class: "confusion" },
     h("caption", { class: "unseen" }, about),
-    h("thead", {}, h("tr", {}, ["Class", "Pictures", "Right", "Look known", ...test.predicted.map((name) => `→ ${name}`)].map((text, i) => h("th", { scope: "col", class: i ? "number" : "" }, text)))), h("tbody", {}, rows)));
+    h("thead", {}, h("tr", {}, ["Class", "Pictures", "Right", "Look known"].map((text, i) => h("th", { scope: "col", class: i ? "number" : "" }, text)),
+      test.predicted.map((name) => h("th", { scope: "col", class: "turned", title: name }, `→ ${name}`)))), h("tbody", {}, rows)));
 }

@@ -64,8 +64,10 @@ const isIdle = () => !document.activeElement?.closest("main a, main button") && 
 const again = () => h("button", { onclick: async () => { await send("/api/pile/refresh"); showView(true); } }, "Look for new pictures");
 
 function sheet(section, words) {
+  const waiting = [...new Set(shared.labels.labels.filter((one) => section.first.includes(one.id)).map((one) => one.name))];
   return h("li", {}, h("a", { class: "card sheet", href: `#pile/${section.id}` },
     h("span", { class: "head" }, h("strong", {}, section.name), h("span", { class: "muted small" }, count(section.count, "picture"))),
+    waiting.length ? h("span", {}, h("span", { class: "badge info" }, `next step: ${waiting.join(", ")}`)) : null,
     h("span", { class: "mosaic" }, section.first.map((id) => h("img", { src: pictureOf(id), alt: "", loading: "lazy" }))),
     h("span", { class: "go" }, words)));
 }
