@@ -200,6 +200,13 @@ def test_the_test_folder_gives_accuracy_beside_class_means_and_confusion(client)
         ("put", "/api/next", {"name": "x", "pictures": ["0" * 32]}, 404, "no picture"),
         ("put", "/api/next", {"name": "x", "pictures": ["../model"]}, 422, "pictures"),
         ("put", "/api/next", {"name": "group-3", "pictures": ["0" * 32]}, 400, "not a name"),
+        (
+            "put",
+            "/api/next",
+            {"name": "BOAT", "pictures": ["0" * 32]},
+            400,
+            "differs from boat only in upper and lower",
+        ),
         ("put", "/api/next", {"name": "a\u202eb", "pictures": ["0" * 32]}, 400, "printable"),
         ("post", "/api/teach", None, 400, "nothing to teach yet"),
         ("post", "/api/teach/stop", None, 409, "nothing is being taught"),

@@ -12,7 +12,7 @@ from filelock import FileLock
 from osscl.config import convert, from_plain
 from osscl.data.folders import ReadProgress
 from osscl.errors import Stopped, UserError
-from osscl.serve.answers import NextLabel, NextLabels, RefusedRequest, TeachingState, class_name
+from osscl.serve.answers import NextLabel, NextLabels, RefusedRequest, TeachingState
 from osscl.storage import atomic_write, read_sealed, write_sealed
 
 SERVE_FOLDER = ".serve"  # of `osscl serve`, in an agent's folder
@@ -95,7 +95,6 @@ class LabelBook:
 
 def label_pile(name: str, keys: list[str], files: dict[str, str]) -> list[NextLabel]:
     """Labels of pictures of the pile; refused if one is not in it."""
-    name = class_name(name)
     if missing := [key for key in keys if key not in files]:
         raise RefusedRequest(404, f"no picture {missing[0]} in the pile: it may have been moved or changed")
     return [NextLabel(key, name, files[key], "pile") for key in dict.fromkeys(keys)]

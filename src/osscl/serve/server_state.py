@@ -298,12 +298,20 @@ class ServerState:
         files = {
             key: printable(contents.files[contents.places[key]]) for key in given.pictures if key in contents.places
         }
-        self.labels.add(label_pile(given.name, given.pictures, files))
+        self.labels.add(label_pile(self._new_name(given.name), given.pictures, files))
         return self.labels.shown()
+
+    def _new_name(self, text: str) -> str:
+        """A name to teach; refused if it differs from a class only in upper and lower case, which is a slip."""
+        name = class_name(text)
+        known = [*self.served.agent().classifier.class_names, *(one.name for one in self.labels.read().values())]
+        if twin := next((one for one in known if one != name and one.casefold() == name.casefold()), None):
+            raise UserError(f"{name} differs from {twin} only in upper and lower case: use {twin}, or another name")
+        return name
 
     def label_uploads(self, name: str, uploads: list[tuple[str | None, bytes]]) -> NextLabels:
         """Keep uploaded pictures for the next step; one that cannot be read is refused."""
-        name, found = class_name(name), dict[str, bytes]()
+        name, found = self._new_name(name), dict[str, bytes]()
         labels = []
         for file, content in uploads:
             shown = shown_name(file)
