@@ -10,7 +10,6 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 
-from osscl.agent.evaluation import Evaluation, compare_with_truth
 from osscl.agent.inputs import (
     NO_IMAGES,
     LearnedImages,
@@ -46,7 +45,7 @@ from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, reason_
 from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
-from osscl.runs.model import Prediction, read_entry
+from osscl.runs.model import Evaluation, Prediction, compare_with_truth, read_entry
 from osscl.storage import locked, remove_state, write_state
 from osscl.vision.augment import Augmentation
 from osscl.vision.pretrained import LITE0, PretrainedEncoder, lite0_weights, load_encoder

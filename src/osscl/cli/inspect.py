@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.evaluation import Evaluation
     from osscl.agent.store import LearnedStep
+    from osscl.runs.model import Evaluation
 
 WIDE = 120  # columns of a terminal that has room for the times of steps
+MEDIUM = 100  # columns that have room for the baselines of steps
 MOST_CONFUSIONS = 5  # pairs of classes in the table; JSON has all
 
 
@@ -75,15 +76,15 @@ def show_history(made: "ContinualClassifier") -> None:
     """Print the steps of an agent, its settings, and warnings."""
     from osscl.cli.show import DASH, console, new_table, number
 
-    has_choices = any(step.choice is not None for step in made.history)
-    columns = ("left-out %", "class means", "discriminants") if has_choices else ()
-    when = ("seconds", "date") if console().width >= WIDE else ()
+    has_choices, width = any(step.choice is not None for step in made.history), console().width
+    columns = ("left-out %", "class means", "discriminants")[: 0 if not has_choices else 3 if width >= MEDIUM else 1]
+    when = ("seconds", "date") if width >= WIDE else ()
     shown = new_table("step", "classes", "labelled", "unlabelled", "look known", *columns, *when)
     for i, step in enumerate(made.history, start=1):
         let_in = DASH if step.let_in is None else str(step.let_in)
         choice = step.choice
         accuracies = (None,) * 3 if choice is None else (choice.agent, choice.class_means, choice.discriminants)
-        cells = [number(value) for value in accuracies] if has_choices else []
+        cells = [number(value) for value in accuracies][: len(columns)]
         seconds = "" if step.edit else f"{step.seconds:.0f}"
         counts = ("", "", "") if step.edit else (str(step.labeled), str(step.unlabeled), let_in)
         times = (seconds, step.date[:16].replace("T", " ")) if when else ()
@@ -155,9 +156,9 @@ def _classes_of(step: "LearnedStep") -> str:
 
 def _tested(made: "ContinualClassifier", folder: Path) -> "tuple[Path, Evaluation, dict[str, float]]":
     """Predictions on a test folder, and the accuracy of the baselines in percent."""
-    from osscl.agent.evaluation import compare_with_truth
     from osscl.agent.photos import PhotoLearner, image_rows
     from osscl.data.folders import list_labeled, load_folder
+    from osscl.runs.model import compare_with_truth
 
     learner = made.learner
     if not isinstance(learner, PhotoLearner):

@@ -118,7 +118,7 @@ def copies_in(world: PileSums, marks: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Background:
+class LayerBackground:
     """The Gaussian of all rows of one layer, labelled or not."""
 
     middle: Tensor  # (d,)
@@ -126,7 +126,7 @@ class Background:
     count: float
 
 
-def background_of(sums: ClassSums, world: PileSums, layer: int) -> Background:
+def background_of(sums: ClassSums, world: PileSums, layer: int) -> LayerBackground:
     """Labels and pile together; each row weighs the same. With one class and no pile there is no background."""
     counts, means = sums.counts, sums.means[layer].double()
     total = float(counts.sum()) + world.count
@@ -136,7 +136,7 @@ def background_of(sums: ClassSums, world: PileSums, layer: int) -> Background:
     scatter = sums.scatters[layer].double() + world.scatters[layer].double()
     scatter = scatter + off.T @ (counts[:, None] * off) + world.count * torch.outer(away, away)
     inverse = _inverse(scatter / max(total - 1, 1.0))
-    return Background(middle, inverse if world.count or len(counts) > 1 else torch.zeros_like(inverse), total)
+    return LayerBackground(middle, inverse if world.count or len(counts) > 1 else torch.zeros_like(inverse), total)
 
 
 def _inverse(covariance: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _inverse(covariance: Tensor) -> Tensor:
     return inverse
 
 
-def far_from_background(rows: Tensor, background: Background, copies: Tensor) -> Tensor:
+def far_from_background(rows: Tensor, background: LayerBackground, copies: Tensor) -> Tensor:
     """Squared distances (n,) to the mean of all rows, computed without the row's own `copies` (n,)."""
     off, n = rows - background.middle, background.count
     plain = ((off @ background.inverse) * off).sum(1)
@@ -268,7 +268,7 @@ class Unknown:
     head: EmbeddingHead
     world: PileSums
     layers: tuple[int, ...]
-    backgrounds: tuple[Background, ...]  # for each of the layers
+    backgrounds: tuple[LayerBackground, ...]  # for each of the layers
     expected: Tensor  # (k,) score of a typical row of each class, summed over the layers
     calibration: Calibration
 
@@ -319,7 +319,7 @@ def unknown_from(head: EmbeddingHead, world: PileSums, calibration: Calibration)
     return Unknown(head, world, layers, each, expected.sum(1), calibration)
 
 
-def expected_scores(head: EmbeddingHead, background: Background, layer: int) -> Tensor:
+def expected_scores(head: EmbeddingHead, background: LayerBackground, layer: int) -> Tensor:
     """The score that a row of each class has on average by the two Gaussians, (k,)."""
     sums, within = head.sums, head.spreads[layer]
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
@@ -339,7 +339,7 @@ def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
 
 
 def left_out_scores(
-    head: EmbeddingHead, each: Sequence[Background], rows: Tensor, targets: Tensor, layers: Sequence[int]
+    head: EmbeddingHead, each: Sequence[LayerBackground], rows: Tensor, targets: Tensor, layers: Sequence[int]
 ) -> Calibration:
     """Scores of labelled rows, each left out, for the class that is nearest by these layers."""
     sums, left, parts = head.sums, leave_out(head.sums, rows, targets), list[Tensor]()

@@ -17,6 +17,7 @@ from osscl.device import pick_device, precision_of
 from osscl.errors import OTHER_VERSION, DataError, UserError, as_memory_error, reason_of
 from osscl.methods import METHODS, method_class
 from osscl.methods.base import Discerning, FeatureExtractor, Method, Runtime, Schedule, Setting
+from osscl.metrics import auroc
 from osscl.runs.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
 from osscl.storage import SUFFIX, read_state, write_state
 from osscl.stream.step import Stream
@@ -73,6 +74,36 @@ class Prediction:
         found = self.class_probabilities.topk(min(number, len(self.classes)), dim=1)
         pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)
         return [[(self.classes[c], p) for c, p in zip(*pair, strict=True)] for pair in pairs]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predictions beside the true classes."""
+
+    prediction: Prediction
+    labels: tuple[str, ...]
+    learned: Tensor  # (n,) bool: the true class was learned
+    right: Tensor  # (n,) bool
+
+    @property
+    def accuracy(self) -> float | None:
+        """Share of correct predictions among images of learned classes; None without such images."""
+        return float(self.right[self.learned].float().mean()) if bool(self.learned.any()) else None
+
+    @property
+    def auroc(self) -> float | None:
+        """AUROC of the score, learned classes against others; None without scores or with one kind only."""
+        return None if self.prediction.scores is None else auroc(self.prediction.scores, self.learned)
+
+
+def compare_with_truth(prediction: Prediction, labels: tuple[str, ...], class_names: Sequence[str]) -> Evaluation:
+    """Evaluate the predictions of an agent that has learned `class_names`."""
+    if len(labels) != len(prediction.names):
+        raise DataError(f"expected one label per image, got {len(labels)} labels for {len(prediction.names)} images")
+    learned = torch.tensor([label in class_names for label in labels], dtype=torch.bool)
+    pairs = zip(labels, prediction.names, strict=True)
+    right = torch.tensor([label == name for label, name in pairs], dtype=torch.bool)
+    return Evaluation(prediction, labels, learned, right)
 
 
 def joined(parts: Sequence[Prediction]) -> Prediction:

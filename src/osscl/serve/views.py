@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from osscl.agent.embeddings import Embedded, silent
-from osscl.agent.evaluation import compare_with_truth
 from osscl.agent.photos import PhotoModel, image_rows
 from osscl.agent.sorting import group_unknown
 from osscl.config import from_plain
 from osscl.data.folders import ReadProgress
 from osscl.errors import DataError, UserError
+from osscl.runs.model import compare_with_truth
 from osscl.serve.answers import Accuracy, PileSection, TestedClass, TestState
 from osscl.serve.folder import FolderContents, read_folder
 from osscl.serve.served_agent import LoadedAgent
