@@ -126,7 +126,7 @@ class LayerBackground:
     count: float
 
 
-def background_of(sums: ClassSums, world: PileSums, layer: int) -> LayerBackground:
+def layer_background(sums: ClassSums, world: PileSums, layer: int) -> LayerBackground:
     """Labels and pile together; each row weighs the same. With one class and no pile there is no background."""
     counts, means = sums.counts, sums.means[layer].double()
     total = float(counts.sum()) + world.count
@@ -302,7 +302,7 @@ def fit_unknown(
     head: EmbeddingHead, world: PileSums, rows: Tensor, targets: Tensor, before: Calibration | None = None
 ) -> Unknown:
     """Calibrate on the labelled rows of this step, each left out, and on the stored scores of earlier steps."""
-    each = tuple(background_of(head.sums, world, layer) for layer in range(len(head.sums.means)))
+    each = tuple(layer_background(head.sums, world, layer) for layer in range(len(head.sums.means)))
     expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
     layers = layers_for(head)
     found = left_out_scores(head, each, rows, targets, layers)
@@ -314,7 +314,7 @@ def fit_unknown(
 def unknown_from(head: EmbeddingHead, world: PileSums, calibration: Calibration) -> Unknown:
     """As `fit_unknown` with a calibration that was stored."""
     layers = layers_for(head)
-    each = tuple(background_of(head.sums, world, layer) for layer in layers)
+    each = tuple(layer_background(head.sums, world, layer) for layer in layers)
     expected = torch.stack([expected_scores(head, one, i) for i, one in zip(layers, each, strict=True)], 1)
     return Unknown(head, world, layers, each, expected.sum(1), calibration)
 
