@@ -155,6 +155,7 @@ DAMAGES = [
     (("steps", 1, "new_classes"), 3, "step 2"),
     (("steps", 1, "asked"), "many", "step 2"),
     (("steps", 1), {}, "step 2"),
+    (("steps", 1, "notes"), {}, "step 2 .*unknown field 'notes'"),
     (("steps", 0), [1], "step 1"),
     (("steps", 0), None, "step 1"),
     (("steps",), [], "stream"),

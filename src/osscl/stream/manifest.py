@@ -20,6 +20,7 @@ FORMAT = "osscl stream 1"
 KINDS: dict[str, type] = {
     "scenario": dict, "seed": int, "content": dict, "validation": bool, "held_out": list, "pool": list, "steps": list
 }  # fmt: skip
+ROWS = ("new_classes", "labeled", "sources", "unlabeled")  # of a step
 
 
 def to_manifest(stream: Stream) -> dict[str, Any]:
@@ -103,9 +104,9 @@ def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -
     steps = []
     for t, entry in enumerate(manifest["steps"]):
         try:
-            classes, labeled, sources, unlabeled = (
-                _numbers(entry[key]) for key in ("new_classes", "labeled", "sources", "unlabeled")
-            )
+            if strange := {*entry} - {*ROWS, "asked"}:
+                raise ValueError(f"it has the unknown field {shown(min(strange))}")
+            classes, labeled, sources, unlabeled = (_numbers(entry[key]) for key in ROWS)
             asked = int(_numbers([entry["asked"]]))
             steps.append(StepRows(tuple(classes.tolist()), labeled, sources, unlabeled, asked))
         except (KeyError, TypeError, ValueError) as error:
