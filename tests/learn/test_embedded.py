@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from osscl.errors import OTHER_VERSION
 from osscl.learn.embedded import (
     DISCRIMINANTS,
     MEANS,
@@ -11,6 +12,7 @@ from osscl.learn.embedded import (
     ClassSums,
     EmbeddingHead,
     Spread,
+    Trials,
     candidates,
     distances,
     fit_embedding_head,
@@ -241,3 +243,12 @@ def test_a_class_of_one_image_identical_images_and_one_class_only():
     two = torch.cat((x[:1].repeat(3, 1), x[5:6].repeat(3, 1))), torch.tensor([0, 0, 0, 1, 1, 1])
     head = fit_embedding_head(summarise(*two, NAMES[:2], WIDTHS), *two)
     assert finite(head, x) and torch.equal(head.logits(two[0]).argmax(1), two[1])
+
+
+@pytest.mark.parametrize(("part", "field"), [("trials", "rows"), ("trials", "averaged"), ("sums", "degrees")])
+def test_stored_numbers_that_are_no_tensors_are_refused(part: str, field: str):
+    x, y = drawn(5, 1)
+    head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
+    state = {**(head.trials if part == "trials" else head.sums).state(), field: 10**30}
+    with pytest.raises(OTHER_VERSION):
+        Trials.from_state(state) if part == "trials" else ClassSums.from_state(NAMES, state)

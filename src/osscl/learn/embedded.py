@@ -141,7 +141,7 @@ class ClassSums:
         layers = range(sum(key.startswith("mean.") for key in state))
         means = tuple(state[f"mean.{i}"] for i in layers)
         scatters = tuple(unpacked(state[f"scatter.{i}"], m.shape[1]) for i, m in enumerate(means))
-        return cls(tuple(names), state["counts"], means, scatters, float(state["degrees"]))
+        return cls(tuple(names), state["counts"], means, scatters, float(state["degrees"].item()))
 
 
 def packed(symmetric: Tensor) -> Tensor:
@@ -371,7 +371,7 @@ class Trials:
     @classmethod
     def from_state(cls, state: Mapping[str, Tensor]) -> "Trials":
         """What `state` stored."""
-        return cls(state["loss"], state["right"], int(state["rows"]), float(state["averaged"]))
+        return cls(state["loss"], state["right"], int(state["rows"].item()), float(state["averaged"].item()))
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class PileSums:
         """Restore what `state` returned."""
         means = tuple(state[f"mean.{i}"] for i in range(sum(key.startswith("mean.") for key in state)))
         scatters = tuple(unpacked(state[f"scatter.{i}"], len(mean)) for i, mean in enumerate(means))
-        return cls(int(state["count"]), means, scatters, state["marks"])
+        return cls(int(state["count"].item()), means, scatters, state["marks"])
 
 
 def summarise_pile(pile: Iterable[Tensor], widths: Sequence[int]) -> PileSums:
