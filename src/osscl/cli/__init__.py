@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from osscl import __version__
 from osscl.cli import (
@@ -30,7 +29,7 @@ from osscl.cli import (
     table,
     tune,
 )
-from osscl.cli.options import UNFINISHED
+from osscl.cli.options import UNFINISHED, GroupedHelp
 from osscl.errors import Stopped, UserError, lacks_memory
 from osscl.text import guarded_output, printable
 
@@ -55,20 +54,6 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {
     "Measurements": {"bench": measure.bench, "study": measure.study, "study-heads": measure.study_heads},
     "Maintenance": {"clean": clean.clean},
 }  # fmt: skip
-
-
-class GroupedHelp(TyperGroup):
-    """Plain help with the commands grouped in panels; rich's help cuts long option names at 80 columns."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
-        for name in self.commands:
-            command: Any = self.commands[name]
-            panels[command.rich_help_panel].append((name, command.get_short_help_str(limit=120)))
-        for panel, rows in panels.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
-
 
 app = typer.Typer(
     name="osscl",

@@ -1,22 +1,13 @@
 """`osscl data`: list, download and verify data sets."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from osscl.cli.options import GroupedHelp
 
-class WholeSentences(TyperGroup):
-    """Help with the first sentence of each command in full."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        rows = [(name, command.get_short_help_str(limit=120)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-
-app = typer.Typer(cls=WholeSentences, help="List, download and verify data sets.", no_args_is_help=True)
+app = typer.Typer(cls=GroupedHelp, help="List, download and verify data sets.", no_args_is_help=True)
 
 DataOption = Annotated[
     Path | None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from osscl.cli.specs import seeds_of
 from osscl.errors import Diverged, Locked, UserError, unknown
@@ -66,6 +67,23 @@ Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Log metr
 
 
 TitleOf = Callable[["RunSpec"], str]  # what the progress of a run is shown under
+
+
+# ----- help
+
+
+class GroupedHelp(TyperGroup):
+    """Plain help with whole sentences, and the commands grouped in panels where they have one; rich's help cuts long
+    option names at 80 columns."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None) or "Commands"
+            panels.setdefault(panel, []).append((name, command.get_short_help_str(limit=120)))
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
 
 # ----- which cells
