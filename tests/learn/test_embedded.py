@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fitted import fitted_head
 from osscl.errors import OTHER_VERSION
 from osscl.learn.embedded import (
     DISCRIMINANTS,
@@ -15,7 +16,6 @@ from osscl.learn.embedded import (
     Trials,
     candidates,
     distances,
-    fit_embedding_head,
     leave_out,
     left_out_distances,
     split_layers,
@@ -65,7 +65,7 @@ def test_more_rows_of_an_old_class_add_up():
 def test_order_of_classes_does_not_matter():
     x, y = drawn(8, 0)
     turned = summarise(x, 3 - y, NAMES[::-1], WIDTHS)
-    a, b = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y), fit_embedding_head(turned, x, 3 - y)
+    a, b = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y), fitted_head(turned, x, 3 - y)
     assert [(v.way, v.temperature) for v in a.voices] == [(v.way, v.temperature) for v in b.voices]
     torch.testing.assert_close(a.predict_proba(x), b.predict_proba(x).flip(1))
 
@@ -107,14 +107,14 @@ def test_near_copies_say_nothing_about_how_well_a_class_is_known():
     x, y = drawn(6, 1, spread=1.5)
     noise = torch.randn(4, *x.shape, generator=torch.Generator().manual_seed(5))
     burst, labels = torch.cat([x, *(x + 0.02 * noise)]), y.repeat(5)
-    once = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y).right()
-    again = fit_embedding_head(summarise(burst, labels, NAMES, WIDTHS), burst, labels).right()
+    once = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y).right()
+    again = fitted_head(summarise(burst, labels, NAMES, WIDTHS), burst, labels).right()
     assert once < 0.99 and again == pytest.approx(once, abs=0.1)
 
 
 def test_the_head_is_the_weighted_geometric_mean_of_calibrated_candidates():
     x, y = drawn(6, 0, spread=1.5)
-    head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
+    head = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y)
     assert sum(voice.weight for voice in head.voices) == pytest.approx(1)
     each = [v.weight * (v.temperature * head.logits(x, v.way)).log_softmax(1) for v in head.voices]
     torch.testing.assert_close(torch.stack(each).sum(0).softmax(1), head.predict_proba(x))
@@ -123,7 +123,7 @@ def test_the_head_is_the_weighted_geometric_mean_of_calibrated_candidates():
 def test_linear_logits_of_discriminants_are_distances_up_to_a_term_that_classes_share():
     x, y = drawn(6, 0)
     sums = summarise(x, y, NAMES, WIDTHS)
-    head = fit_embedding_head(sums, x, y)
+    head = fitted_head(sums, x, y)
     apart = -0.5 * distances(split_layers(x, WIDTHS)[1], sums.means[1], head.spreads[1], 0.6)
     torch.testing.assert_close(head.logits(x, Candidate(1, 0.6)).log_softmax(1), apart.log_softmax(1))
 
@@ -131,7 +131,7 @@ def test_linear_logits_of_discriminants_are_distances_up_to_a_term_that_classes_
 def test_candidates_weigh_by_their_loss_on_left_out_rows():
     x, y = drawn(10, 0, spread=1.5)
     x[:, WIDTHS[0] :] = torch.randn(len(x), WIDTHS[1], generator=torch.Generator().manual_seed(3))  # says nothing
-    head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
+    head = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y)
     loss = dict(zip(candidates(2), head.trials.loss.min(1).values.tolist(), strict=True))
     losses = [loss[voice.way] for voice in head.voices]
     assert losses == sorted(losses) and head.voices[0].way.layer == 0
@@ -143,7 +143,7 @@ def test_the_average_is_right_about_as_often_as_the_better_baseline_or_more():
     for seed in range(8):
         x, y = drawn(6, seed, spread=1.5)
         test, truth = drawn(50, 100 + seed, spread=1.5)
-        head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
+        head = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y)
         right = [float((head.logits(test, way).argmax(1) == truth).float().mean()) for way in (None, *BASELINES)]
         better.append(right[0] - max(right[1:]))
     assert sum(better) / len(better) > 0
@@ -192,16 +192,16 @@ def test_in_trials_small_classes_count_as_much_as_large_ones():
 
 def test_trials_of_an_earlier_step_count_without_its_rows():
     x, y = drawn(8, 0)
-    first = fit_embedding_head(summarise(x[:16], y[:16], NAMES[:2], WIDTHS), x[:16], y[:16])
+    first = fitted_head(summarise(x[:16], y[:16], NAMES[:2], WIDTHS), x[:16], y[:16])
     sums = two_steps(x, y)
-    head = fit_embedding_head(sums, x[16:], y[16:], first.trials)
+    head = fitted_head(sums, x[16:], y[16:], first.trials)
     assert head.trials.rows == 32
     assert (head.logits(x).argmax(1) == y).float().mean() > 0.9
 
 
 def test_probabilities_of_a_head_without_mistakes_are_not_certainty():
     x, y = drawn(5, 0, spread=0.05)
-    highest, _ = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y).top(x, 2)
+    highest, _ = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y).top(x, 2)
     assert highest.shape == (20, 2)
     assert highest[:, 0].min() > 0.5
 
@@ -225,7 +225,7 @@ def test_stored_sums_are_the_same_bits():
     sums = summarise(x, y, NAMES, WIDTHS)
     again = ClassSums.from_state(sums.names, sums.state())
     assert all(torch.equal(a, b) for a, b in zip(sums.scatters + sums.means, again.scatters + again.means, strict=True))
-    assert torch.equal(fit_embedding_head(sums, x, y).logits(x), fit_embedding_head(again, x, y).logits(x))
+    assert torch.equal(fitted_head(sums, x, y).logits(x), fitted_head(again, x, y).logits(x))
 
 
 def finite(head: EmbeddingHead, x: Tensor) -> bool:
@@ -239,16 +239,16 @@ def test_a_class_of_one_image_identical_images_and_one_class_only():
     single = x[:1], torch.zeros(1, dtype=torch.long)
     for rows, targets in (lone, same, single):
         names = NAMES[: int(targets.max()) + 1]
-        assert finite(fit_embedding_head(summarise(rows, targets, names, WIDTHS), rows, targets), x)
+        assert finite(fitted_head(summarise(rows, targets, names, WIDTHS), rows, targets), x)
     two = torch.cat((x[:1].repeat(3, 1), x[5:6].repeat(3, 1))), torch.tensor([0, 0, 0, 1, 1, 1])
-    head = fit_embedding_head(summarise(*two, NAMES[:2], WIDTHS), *two)
+    head = fitted_head(summarise(*two, NAMES[:2], WIDTHS), *two)
     assert finite(head, x) and torch.equal(head.logits(two[0]).argmax(1), two[1])
 
 
 @pytest.mark.parametrize(("part", "field"), [("trials", "rows"), ("trials", "averaged"), ("sums", "degrees")])
 def test_stored_numbers_that_are_no_tensors_are_refused(part: str, field: str):
     x, y = drawn(5, 1)
-    head = fit_embedding_head(summarise(x, y, NAMES, WIDTHS), x, y)
+    head = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y)
     state = {**(head.trials if part == "trials" else head.sums).state(), field: 10**30}
     with pytest.raises(OTHER_VERSION):
         Trials.from_state(state) if part == "trials" else ClassSums.from_state(NAMES, state)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from osscl.learn.embedded import fit_embedding_head, summarise
+from fitted import fitted_head
+from osscl.learn.embedded import summarise
 from osscl.learn.grouping import comparable, group
 
 
@@ -59,6 +60,6 @@ def test_variation_within_known_classes_counts_little():
     nuisance = torch.zeros(8).index_fill(0, torch.tensor([0]), 3.0)
     x = torch.randn(4, 8, generator=rng)[y] + 0.1 * torch.randn(80, 8, generator=rng)
     x = x + torch.randn(80, 1, generator=rng) * nuisance
-    head = fit_embedding_head(summarise(x, y, ["a", "b", "c", "d"], (8,)), x, y)
+    head = fitted_head(summarise(x, y, ["a", "b", "c", "d"], (8,)), x, y)
     spread = comparable(head, x).var(0) / comparable(head, x).var(0).sum()
     assert spread.max() < 0.9 and comparable(head, x).shape == (80, 8)

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from osscl.learn.embedded import fit_embedding_head, summarise
+from fitted import fitted_head, fitted_unknown
+from osscl.learn.embedded import summarise
 from osscl.learn.unknown import (
     Calibration,
     KnownScores,
     PileSums,
     Unknown,
     copies_in,
-    fit_unknown,
     marks_of,
     summarise_pile,
 )
@@ -32,8 +32,8 @@ def kinds(first: int, last: int, each: int) -> Tensor:
 def fitted(labels: int = 15, pile: Tensor | None = None, seed: int = 0) -> Unknown:
     y = kinds(0, 4, labels)
     x = drawn(y, seed)
-    head = fit_embedding_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
-    return fit_unknown(head, summarise_pile([] if pile is None else [pile], WIDTHS), x, y)
+    head = fitted_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
+    return fitted_unknown(head, summarise_pile([] if pile is None else [pile], WIDTHS), x, y)
 
 
 def test_about_the_requested_share_is_rejected():
@@ -81,11 +81,11 @@ def in_two_steps(each: int, seed: int) -> Unknown:
     y, names = kinds(0, 2 * each, 15), [str(i) for i in range(2 * each)]
     x, pile, first = drawn(y, seed), summarise_pile([drawn(kinds(0, 10, 10), 1)], WIDTHS), y < each
     one = summarise(x[first], y[first], names[:each], WIDTHS)
-    head = fit_embedding_head(one, x[first], y[first])
-    before = fit_unknown(head, pile, x[first], y[first]).calibration
+    head = fitted_head(one, x[first], y[first])
+    before = fitted_unknown(head, pile, x[first], y[first]).calibration
     sums = one.joined(summarise(x[~first], y[~first] - each, names[each:], WIDTHS))
-    head = fit_embedding_head(sums, x[~first], y[~first], head.trials)
-    return fit_unknown(head, pile, x[~first], y[~first], before)
+    head = fitted_head(sums, x[~first], y[~first], head.trials)
+    return fitted_unknown(head, pile, x[~first], y[~first], before)
 
 
 @pytest.mark.parametrize(("each", "most"), [(4, 0.08), (2, 0.15)])  # two classes say little of how scores have moved
@@ -105,15 +105,15 @@ def test_piles_smaller_than_the_embedding(rows: int):
 
 def test_one_class_of_one_image_rejects_nothing():
     x, y = drawn(torch.zeros(1, dtype=torch.long), 0), torch.zeros(1, dtype=torch.long)
-    head = fit_embedding_head(summarise(x, y, ["0"], WIDTHS), x, y)
-    model = fit_unknown(head, summarise_pile([], WIDTHS), x, y)
+    head = fitted_head(summarise(x, y, ["0"], WIDTHS), x, y)
+    model = fitted_unknown(head, summarise_pile([], WIDTHS), x, y)
     assert not model.rejects(drawn(kinds(0, 10, 2), 5)).any()
 
 
 def test_one_class_without_a_pile_is_compared_with_nothing_else():
     x, y = drawn(torch.zeros(30, dtype=torch.long), 0), torch.zeros(30, dtype=torch.long)
-    head = fit_embedding_head(summarise(x, y, ["0"], WIDTHS), x, y)
-    model = fit_unknown(head, summarise_pile([], WIDTHS), x, y)
+    head = fitted_head(summarise(x, y, ["0"], WIDTHS), x, y)
+    model = fitted_unknown(head, summarise_pile([], WIDTHS), x, y)
     own, other = drawn(torch.zeros(100, dtype=torch.long), 5), drawn(kinds(1, 10, 5), 6)
     assert float(model.rejects(own).float().mean()) < 0.2 and float(model.rejects(other).float().mean()) > 0.8
 
@@ -166,8 +166,8 @@ def test_a_broad_class_does_not_make_unknown_images_look_known():
     generator = torch.Generator().manual_seed(0)
     y = kinds(0, 4, 15)
     x = KINDS[y] + torch.where(y == 0, 1.4, 0.5)[:, None] * torch.randn(60, 48, generator=generator)
-    head = fit_embedding_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
-    model = fit_unknown(head, summarise_pile([drawn(kinds(0, 8, 10), 1)], WIDTHS), x, y)
+    head = fitted_head(summarise(x, y, [str(i) for i in range(4)], WIDTHS), x, y)
+    model = fitted_unknown(head, summarise_pile([drawn(kinds(0, 8, 10), 1)], WIDTHS), x, y)
     new = drawn(kinds(4, 10, 50), 5)
     scores, nearest = model.scores(new)
     order = scores.argsort()

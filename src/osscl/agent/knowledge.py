@@ -19,6 +19,7 @@ from osscl.learn.embedded import (
     LazySpreads,
     Trials,
     fit_embedding_head,
+    leave_out,
     summarise,
     weigh_candidates,
 )
@@ -191,8 +192,9 @@ def _fitted(
 ) -> Knowledge:
     """Weigh heads and calibrate on these rows, each left out, and on the results of earlier rows."""
     targets = torch.tensor([sums.names.index(label) for label in labels], dtype=torch.long)
-    head = fit_embedding_head(sums, rows, targets, None if before is None else before.trials)
-    unknown = fit_unknown(head, world, rows, targets, None if before is None else before.calibration)
+    left = leave_out(sums, rows, targets)
+    head = fit_embedding_head(sums, left, None if before is None else before.trials)
+    unknown = fit_unknown(head, world, left, None if before is None else before.calibration)
     made = Knowledge(sums, world, head.trials, unknown.calibration, *memory)
     made.__dict__.update(head=head, unknown=unknown)  # computed already
     return made

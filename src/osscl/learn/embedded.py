@@ -211,14 +211,14 @@ class Spread:
 
     def weights(self, shrinkage: float) -> Tensor:
         """Inverse variances in the eigenvectors' basis, (d,)."""
-        return self._inverses(shrinkage, self.values.sum(), torch.tensor(max(self.degrees, 1.0)))
+        return self._inverses(shrinkage, self.values.sum(), max(self.degrees, 1.0))
 
     def weights_without(self, shrinkage: float, removed: Tensor, copies: Tensor) -> Tensor:
         """The same (n, d) without some rows: of squared length `removed` (n,) in all, and `copies` (n,) in number."""
         total = (self.values.sum() - removed).clamp(min=0)[:, None]
         return self._inverses(shrinkage, total, (self.degrees - copies).clamp(min=1)[:, None])
 
-    def _inverses(self, shrinkage: float, total: Tensor, degrees: Tensor) -> Tensor:
+    def _inverses(self, shrinkage: float, total: Tensor, degrees: Tensor | float) -> Tensor:
         level = total / degrees / len(self.values)
         floor = FLOOR / len(self.values)
         return 1 / ((1 - shrinkage) * self.values / degrees + shrinkage * level + floor)
@@ -263,6 +263,11 @@ class LeftOut:
     copies: Tensor  # (n,) rows of the class that are nearly the same, itself included
     middles: tuple[Tensor, ...]  # (n, d) each: the mean of these rows
 
+    def only(self, kept: Tensor) -> "LeftOut":
+        """Some of the rows."""
+        layers, middles = (tuple(part[kept] for part in parts) for parts in (self.layers, self.middles))
+        return LeftOut(self.targets[kept], layers, self.copies[kept], middles)
+
     def others(self, counts: Tensor) -> Tensor:
         """Rows behind each mean of `counts` (k,) when a row is left out, (n, k)."""
         return counts - self.copies[:, None] * F.one_hot(self.targets, len(counts))
@@ -270,29 +275,29 @@ class LeftOut:
 
 def leave_out(sums: ClassSums, rows: Tensor, targets: Tensor) -> LeftOut:
     """Rows (n, width) that can be left out: of classes with another row, evenly sampled if there are too many."""
-    x = split_layers(rows, sums.widths)
-    copies, middles = torch.ones(len(rows), dtype=torch.float64), tuple(part.clone() for part in x)
-    for target in targets.unique().tolist():
-        own = (targets == target).nonzero().squeeze(1)
-        same = _near_copies(x[0][own])
-        if int(same.sum()) > len(own):
-            copies[own] = same.sum(1)
-            for part, middle in zip(x, middles, strict=True):
-                middle[own] = same @ part[own] / copies[own][:, None]
-    able = (sums.counts[targets] > copies).nonzero().squeeze(1)
+    able = (sums.counts[targets] > 1).nonzero().squeeze(1)
     picked = able[torch.linspace(0, max(len(able) - 1, 0), min(len(able), MOST_TRIED)).long()]
-    parts = (tuple(part[picked] for part in each) for each in (x, middles))
-    layers, centers = parts
-    return LeftOut(targets[picked], layers, copies[picked], centers)
+    layers = split_layers(rows[picked], sums.widths)
+    copies, middles = torch.ones(len(picked), dtype=torch.float64), tuple(part.clone() for part in layers)
+    for target in targets.unique().tolist():
+        own, here = (targets == target).nonzero().squeeze(1), (targets[picked] == target).nonzero().squeeze(1)
+        every = split_layers(rows[own], sums.widths)
+        same = _near_copies(layers[0][here], every[0], picked[here][:, None] == own)
+        if int(same.sum()) > len(here):
+            copies[here] = same.sum(1)
+            for part, middle in zip(every, middles, strict=True):
+                middle[here] = same @ part / copies[here][:, None]
+    left = LeftOut(targets[picked], layers, copies, middles)
+    return left.only(sums.counts[left.targets] > copies)
 
 
-def _near_copies(rows: Tensor) -> Tensor:
-    """Which rows (n, d) of one class are nearly the same, (n, n) of 0 and 1; each is the same as itself."""
-    apart, alone = torch.cdist(rows, rows).square(), torch.eye(len(rows), dtype=rows.dtype)
-    if len(rows) < 3:
-        return alone
-    usual = apart[alone == 0].median()
-    return torch.maximum(alone, (apart <= NEAR * usual).to(rows.dtype))
+def _near_copies(rows: Tensor, every: Tensor, itself: Tensor) -> Tensor:
+    """Which of all rows (n, d) of a class each of some (m, d) is nearly the same as, (m, n) of 0 and 1. `itself` is
+    where a row meets itself, which counts."""
+    if len(every) < 3 or not len(rows):
+        return itself.to(rows.dtype)
+    apart = torch.cdist(rows, every).square()
+    return (itself | (apart <= NEAR * apart[~itself].median())).to(rows.dtype)
 
 
 def left_out_distances(
@@ -455,13 +460,12 @@ def linear_logits(sums: ClassSums, spreads: Sequence[Spread], way: Candidate) ->
     return scaled @ spread.vectors.T, -0.5 * lengths
 
 
-def fit_embedding_head(sums: ClassSums, rows: Tensor, targets: Tensor, before: Trials | None = None) -> EmbeddingHead:
-    """Weigh candidates by their loss on left-out rows: `rows` (n, width) of this step, which are in `sums` already.
+def fit_embedding_head(sums: ClassSums, left: LeftOut, before: Trials | None = None) -> EmbeddingHead:
+    """Weigh candidates by their loss on left-out rows of this step, which are in `sums` already.
 
-    `targets` (n,) index `sums.names`. Earlier steps count by their trials, in which later classes had no part.
+    Earlier steps count by their trials, in which later classes had no part.
     """
     spreads = tuple(Spread.of(scatter, sums.degrees) for scatter in sums.scatters)
-    left = leave_out(sums, rows, targets)
     y, logits = left.targets, left_out_logits(sums, spreads, left)
     trials = try_candidates(logits, y).joined(before)
     voices = weigh_candidates(trials, sums)

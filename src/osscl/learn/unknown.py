@@ -15,9 +15,9 @@ from osscl.learn.embedded import (
     FLOOR,
     ClassSums,
     EmbeddingHead,
+    LeftOut,
     candidates,
     distances,
-    leave_out,
     left_out_distances,
     packed,
     split_layers,
@@ -298,14 +298,12 @@ class Unknown:
         return self.known_share(rows) < reject
 
 
-def fit_unknown(
-    head: EmbeddingHead, world: PileSums, rows: Tensor, targets: Tensor, before: Calibration | None = None
-) -> Unknown:
+def fit_unknown(head: EmbeddingHead, world: PileSums, left: LeftOut, before: Calibration | None = None) -> Unknown:
     """Calibrate on the labelled rows of this step, each left out, and on the stored scores of earlier steps."""
     each = tuple(layer_background(head.sums, world, layer) for layer in range(len(head.sums.means)))
     expected = torch.stack([expected_scores(head, one, layer) for layer, one in enumerate(each)], 1)
     layers = layers_for(head)
-    found = left_out_scores(head, each, rows, targets, layers)
+    found = left_out_scores(head, each, left, layers)
     rest = Calibration(found.names, found.parts - expected[found.owners], found.owners)
     found = rest.joined(before, expected, head.names)
     return Unknown(head, world, layers, tuple(each[i] for i in layers), expected[:, list(layers)].sum(1), found)
@@ -339,10 +337,10 @@ def layers_for(head: EmbeddingHead) -> tuple[int, ...]:
 
 
 def left_out_scores(
-    head: EmbeddingHead, each: Sequence[LayerBackground], rows: Tensor, targets: Tensor, layers: Sequence[int]
+    head: EmbeddingHead, each: Sequence[LayerBackground], left: LeftOut, layers: Sequence[int]
 ) -> Calibration:
     """Scores of labelled rows, each left out, for the class that is nearest by these layers."""
-    sums, left, parts = head.sums, leave_out(head.sums, rows, targets), list[Tensor]()
+    sums, parts = head.sums, list[Tensor]()
     others = left.others(sums.counts)
     for layer, background in enumerate(each):
         spread = head.spreads[layer]
