@@ -181,8 +181,8 @@ def require_agent(entry: Any, file: Path) -> dict[str, Any]:
     return dict(entry)
 
 
-def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]], Any]) -> None:
-    """Restore an earlier model; the newest one is kept under its number."""
+def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]], Any]) -> str:
+    """Restore an earlier model by its name or number, and return its name; the newest one is kept under its number."""
     earlier = earlier_models(folder)
     name = f"model-{name}" if name.isdecimal() else name.removesuffix(SUFFIX)
     if name not in earlier:
@@ -198,6 +198,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
         elif model_file(folder).is_file():
             set_aside(model_file(folder), "damaged")
         _copy(earlier[name], model_file(folder))
+    return name
 
 
 def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[str, Any] | None:

@@ -185,9 +185,9 @@ def back(
 
     if not agent.is_dir():
         raise UserError(f"no agent in {agent}: `osscl fit` creates one")
-    go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
+    restored = go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
     show_history(ContinualClassifier.load(agent, "cpu", finished=True))
-    typer.echo(f"{agent} is {model.removesuffix('.safetensors')} again; the previous model is kept under its number")
+    typer.echo(f"{agent} is {restored} again; the previous model is kept under its number")
 
 
 def rename(
@@ -274,11 +274,13 @@ def _teach(
         read = _read(made, labeled, unlabeled, pixels, _deadline(max_minutes))
         step = read.step
         learned = made.classes_by_digest(step.digests)
-        nothing_new = made.has_learned(step) or (not len(step.unlabeled) and None not in learned)
+        is_repeated = made.has_learned(step)
+        nothing_new = is_repeated or (not len(step.unlabeled) and None not in learned)
         if is_first and made.history and not nothing_new:
             raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
-        _refuse_second_names(made.class_names, learned, read)
-        report_problems([*read.problems, *(() if made.has_learned(step) else _learned_before(learned, read))])
+        if not is_repeated:
+            _refuse_second_names(made.class_names, learned, read)
+        report_problems([*read.problems, *(() if is_repeated else _learned_before(learned, read))])
         if nothing_new:
             typer.echo("nothing new: all of these images have been learned")
             show_history(made)
@@ -363,16 +365,16 @@ def _embed(
         if not files:
             raise UserError(found.skipped[0].reason)
         require_every_class(labeled, given.labels, labels, [one.reason for one in found.skipped])
-    _require_one_class_each(image_digests(found), labels, files)
+    digests = image_digests(found)
+    _require_one_class_each(digests, labels, files)
     pile = learner.embed(others.files, _counting("unlabelled", check_time))
     problems = [*given.notes, *others.notes, *(one.reason for part in (found, pile) for one in part.skipped)]
     for note in (*found.notes, *pile.notes):
         typer.echo(f"note: {printable(note)}", err=True)
-    step, first = learner.step(found, labels, pile), dict[int, Path]()  # copies of a picture count once
-    for digest, file in zip(image_digests(found), files, strict=True):
-        first.setdefault(digest, file)
+    step = learner.step(found, labels, pile)
     copies = [f"{counted(step.skipped, 'copy', 'copies')} of other pictures"] if step.skipped else []
-    return ReadStep(step, [*first.values()], [*problems, *copies])
+    first = dict(zip(reversed(digests), reversed(files), strict=True))  # of copies, which count once
+    return ReadStep(step, [first[digest] for digest in step.digests], [*problems, *copies])
 
 
 def _require_names(labeled: Path | None) -> None:
