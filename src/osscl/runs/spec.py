@@ -238,22 +238,23 @@ def describe_schedule(spec: RunSpec) -> str:
         rows = "" if schedule.row_cap is None else f" and {schedule.row_cap} unlabelled images per step"
         return f"{schedule.name} (at most {schedule.max_updates} updates per phase{rows})"
     method = plain(config)
-    parts, least = [], ""
+    lengths, least = dict[str, tuple[int, ...]](), ""  # epochs of each phase: of the first step, then of later ones
     if "reference" in method and getattr(config, "needs_reference", True):
         first, later = (schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
         once = getattr(config, "reference_once", False) or method["reference"].get("pretrained")
-        parts.append(f"reference {first}" if once else f"reference {first}/{later}")
+        lengths["reference"] = (first,) if once else (first, later)
     if "learner" in method:
-        longer = f"{schedule.epochs(method['epochs_first'])}/" if method.get("epochs_first") else ""
-        parts.append(f"learner {longer}{schedule.epochs(method['learner']['epochs'])}")
+        longer = (schedule.epochs(method["epochs_first"]),) if method.get("epochs_first") else ()
+        lengths["learner"] = (*longer, schedule.epochs(method["learner"]["epochs"]))
         floor = round(schedule.share * method["learner"]["min_updates"])
         least = f", at least {floor} learner updates per step" if floor else ""
-    if not parts:
-        epochs = {key: schedule.epochs(value) for key, value in method.items() if key.startswith("epochs")}
-        parts = [f"{key.removeprefix('epochs').strip('_')} {count}".strip() for key, count in epochs.items()]
-    if not parts:
+    if not lengths:
+        own = {key: value for key, value in method.items() if key.startswith("epochs")}
+        lengths = {key.removeprefix("epochs").strip("_"): (schedule.epochs(value),) for key, value in own.items()}
+    if not lengths:
         return schedule.name
-    unit = "epoch" if parts[-1].split()[-1] == "1" else "epochs"
+    parts = [f"{name} {'/'.join(map(str, counts))}".strip() for name, counts in lengths.items()]
+    unit = "epoch" if [*lengths.values()][-1] == (1,) else "epochs"
     return f"{schedule.name} ({', '.join(parts)} {unit}{least})"
 
 
