@@ -356,9 +356,11 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with self._rollback_on_failure():
             change()
             kept = [name for name in names.values() if name is not None]
-            knowledge = self.learner.knowledge if isinstance(self.learner, PhotoLearner) else None
-            self._rewrite_learned(kept if knowledge is None else knowledge.classes, names, digest, label)
-            choice = None if knowledge is None else self._photos("").choice()
+            choice = None
+            if isinstance(self.learner, PhotoLearner):
+                assert self.learner.knowledge is not None
+                kept, choice = [*self.learner.knowledge.classes], self.learner.choice()
+            self._rewrite_learned(kept, names, digest, label)
             self.history = [*self.history, summarize_edit(edit, self.history, self.learner.device, choice)]
         self._save_finished()
         return self

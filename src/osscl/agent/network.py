@@ -48,8 +48,10 @@ class NetworkLearner:
     def width(self) -> int:
         """Numbers in the embedding by which images look known or not; 0 for methods without one."""
         reference = getattr(self.agent, "reference", None)
-        owner, name = (self.agent, "learner") if reference is None else (reference, "encoder")
-        return int(getattr(getattr(owner, name, getattr(self.agent, "encoder", None)), "width", 0))
+        for owner, name in ((reference, "encoder"), (self.agent, "learner"), (self.agent, "encoder")):
+            if (encoder := getattr(owner, name, None)) is not None:
+                return int(encoder.width)
+        return 0
 
     def check(self, images: Images | None, labels: Sequence[Any], unlabeled: Images | None) -> PixelStep:
         require_arrays(images, unlabeled)

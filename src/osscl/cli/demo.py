@@ -41,10 +41,11 @@ def demo(
 
     console = Console(markup=False, highlight=False)
     specs = demo_specs(seed, smallest)
-    scenario = next(iter(specs.values())).scenario
+    first = next(iter(specs.values()))
+    scenario = first.scenario
     console.print(
         f"Learning ten digits in five steps of two, with {scenario.labels_per_class} labels per class and a memory of "
-        f"{scenario.memory} images. Each step adds {unlabelled_words(next(iter(specs.values())))}.\n"
+        f"{scenario.memory} images. Each step adds {unlabelled_words(first)}.\n"
     )
     records = []
     with TemporaryDirectory() as shared:  # both URSLs share one reference network, which is not kept

@@ -15,7 +15,6 @@ import numpy as np
 
 from osscl import __version__
 from osscl.data.images import Decoded
-from osscl.places import cache_dir as cache_dir
 from osscl.storage import digest_of, draft_folder, remove_drafts
 
 FORMAT = 2  # raise it when the same files would decode to other arrays

@@ -10,9 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from osscl.agent.embeddings import file_key
 from osscl.agent.photos import PhotoLearner
-from osscl.data.cache import cache_dir
 from osscl.data.folders import ReadProgress
 from osscl.errors import DataError, UserError
+from osscl.places import cache_dir
 from osscl.serve.answers import (
     AgentState,
     GiveLabels,
