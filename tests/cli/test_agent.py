@@ -85,6 +85,23 @@ def test_an_image_that_changed_its_class_is_named(typed, folders, taught):
         assert f"skipped: {moved}: already learned as digit 0" in errors
 
 
+def test_after_a_rename_the_same_step_is_nothing_new_and_a_second_name_is_refused(typed, refuses, folders, taught):
+    assert typed("rename", taught, "digit 0", "zero")[0] == 0
+    code, shown, _ = typed("update", taught, "--labeled", folders / "week1", *CPU)
+    assert code == 0 and "nothing new" in shown
+    (folders / "week1" / "digit 0").rename(folders / "week2" / "digit 0")
+    saved = (taught / "model.safetensors").read_bytes()
+    refuses("update", taught, "--labeled", folders / "week2", *CPU, words="4 of its pictures were learned as zero")
+    assert (taught / "model.safetensors").read_bytes() == saved
+
+
+def test_a_model_can_be_restored_by_its_number(typed, refuses, folders, taught):
+    assert typed("rename", taught, "digit 0", "zero")[0] == 0
+    refuses("back", taught, "7", words="unknown model 'model-7'; did you mean 'model-1'?")
+    code, shown, _ = typed("back", taught, "1")
+    assert code == 0 and "is model-1 again" in shown and "digit 0" in shown
+
+
 def test_bundling_without_an_encoder_is_refused_before_training(refuses, folders):
     refuses("fit", folders / "agent", "--labeled", folders / "week1", "--bundle", *GREY, words="--bundle requires")
     assert not (folders / "agent").exists()
