@@ -18,8 +18,7 @@ from osscl.agent.photos import PhotoLearner, PhotoModel, PhotoSettings, image_ro
 from osscl.data.benchmarks import load_bank
 from osscl.places import cache_dir
 from osscl.runs.spec import EXPERIMENTS
-from osscl.stream.build import build_stream
-from osscl.stream.step import Stream
+from osscl.stream.build import Stream, build_stream
 from osscl.vision.pretrained import LITE0, FrozenEncoder, load_encoder
 
 

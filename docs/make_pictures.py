@@ -27,8 +27,7 @@ from osscl.report.page import page_part
 from osscl.runs.evaluate import evaluate
 from osscl.runs.run import load_banks, setting_of
 from osscl.runs.spec import RunSpec, demo_specs
-from osscl.stream.build import build_stream
-from osscl.stream.step import Step, Truth
+from osscl.stream.build import Step, Truth, build_stream
 
 DOCS = Path(__file__).parent
 PICTURE = DOCS / "_static" / "one-step.svg"

@@ -13,7 +13,7 @@ from osscl.methods.base import Runtime, Schedule, Setting
 from osscl.methods.gate import Segregated
 from osscl.methods.reference import ReferenceConfig
 from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.tools.battery import toy_stream
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import Classifier, EncoderConfig, ImageFormat, build_on_device, features_of

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from osscl.agent.contact_sheet import MOST_SHOWN, ShownPicture, contact_sheet
 from osscl.agent.sorting import (
+    MOST_SHOWN,
+    ShownPicture,
     SortedPicture,
     _without_clashes,
     as_folder_name,
     class_folder_names,
+    contact_sheet,
     new_folder,
     place_pictures,
 )

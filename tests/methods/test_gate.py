@@ -12,7 +12,7 @@ from osscl.errors import SpecError
 from osscl.methods.base import Schedule, Setting
 from osscl.methods.gate import Gate, GateConfig, fit_gate, prototype_cosines, thresholds
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, EncoderConfig, ImageFormat, new_encoder
 

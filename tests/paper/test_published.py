@@ -10,7 +10,7 @@ from osscl.methods.base import PAPER
 from osscl.paper.cells import Published
 from osscl.paper.tables import CHOSEN, FIGURES, TABLES, chosen_rows, published_of, search_rows
 from osscl.runs.spec import configuration
-from osscl.tools.search_space import PAPER as SPACE
+from osscl.tools.tune import PAPER_SPACE
 
 PAGE = yaml.safe_load((Path(__file__).parents[1] / "paper_results.yaml").read_text())
 PRINTED = {table["id"]: table for table in PAGE["tables"]}
@@ -134,13 +134,13 @@ def test_the_search_space_is_the_papers():
               "tau": "reference.tau", "lambda": "learner.lam", "initial_lr": "reference.optimiser.rate",
               "eta_id_pl": "gate.eta"}  # fmt: skip
     for key, field in fields.items():
-        assert yaml.safe_load(SPACE[field]) == page[key]
-    assert len(yaml.safe_load(SPACE["reference.optimiser.kind"])) == len(page["optimizer"])
-    tied = {field: other for field, other in SPACE.items() if other in SPACE}
-    assert tied["learner.gamma"] == "learner.lam" and len(SPACE) - len(tied) == len(page)
+        assert yaml.safe_load(PAPER_SPACE[field]) == page[key]
+    assert len(yaml.safe_load(PAPER_SPACE["reference.optimiser.kind"])) == len(page["optimizer"])
+    tied = {field: other for field, other in PAPER_SPACE.items() if other in PAPER_SPACE}
+    assert tied["learner.gamma"] == "learner.lam" and len(PAPER_SPACE) - len(tied) == len(page)
     shown = dict(search_rows())
     assert shown["learner.lam"] == "0.05, 0.2, 0.4" and shown["learner.gamma"] == "as learner.lam"
-    assert set(shown) == set(SPACE) <= set(flat(plain(configuration("ursl")))) | {"gate.eta"}
+    assert set(shown) == set(PAPER_SPACE) <= set(flat(plain(configuration("ursl")))) | {"gate.eta"}
 
 
 def test_the_chosen_values_are_the_papers_and_as_printed_has_them_all():

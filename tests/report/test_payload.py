@@ -6,7 +6,7 @@ from statistics import mean
 import pytest
 
 from osscl.methods.base import SHORT, Schedule
-from osscl.report.payload import payload, unique_slugs
+from osscl.report.page import payload, unique_slugs
 from osscl.runs.record import KnownRecord, Session
 
 

@@ -37,7 +37,7 @@ from osscl.runs.checkpoint import Options, Unwatched
 from osscl.runs.spec import spec_from_plain
 from osscl.methods import ursl
 from osscl.stream.build import build_stream
-from osscl.stream.step import Stream
+from osscl.stream.build import Stream
 
 for kind in (torch.optim.Adam, torch.optim.AdamW):  # importing on first use is slow; once for all children
     weight = torch.nn.Parameter(torch.zeros(1))

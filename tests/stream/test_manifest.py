@@ -9,10 +9,9 @@ import torch
 
 from osscl.data.images import ImageBank, Labeled
 from osscl.errors import DataError, SpecError
-from osscl.stream.build import build_stream
+from osscl.stream.build import Stream, build_stream
 from osscl.stream.manifest import from_manifest, read_manifest, rows_digest, to_manifest, write_manifest
 from osscl.stream.scenario import ScenarioSpec
-from osscl.stream.step import Stream
 
 
 def bank(name: str, first: int, classes: int, per_class: int) -> ImageBank:

@@ -6,9 +6,8 @@ from torch import Tensor
 
 from osscl.data.images import ImageBank, Labeled
 from osscl.errors import DataError, SpecError
-from osscl.stream.build import build_stream
+from osscl.stream.build import Step, StepRows, Stream, Truth, build_stream
 from osscl.stream.scenario import ScenarioSpec
-from osscl.stream.step import Step, StepRows, Stream, Truth
 
 PER_CLASS, TEST_PER_CLASS, CLASSES = 40, 5, 6
 FOREIGN = {"away": 100, "far": 200}  # a foreign row's pixel, whatever its class

@@ -17,18 +17,24 @@ from osscl.methods import AS_PRINTED, CONFIGURATIONS, URSL
 from osscl.methods.base import SMOKE
 from osscl.runs.checkpoint import Options
 from osscl.runs.index import read_records
-from osscl.runs.spec import EXPERIMENTS, make_spec
+from osscl.runs.spec import EXPERIMENTS, configuration, make_spec
 from osscl.storage import write_state
 from osscl.tools import tune as tuning
-from osscl.tools.search_space import PAPER, Choice, Range, Tied, changed, own_point, space_of
 from osscl.tools.tune import (
+    PAPER_SPACE,
+    Choice,
+    Range,
     Search,
+    Tied,
     TrialSummary,
     best_trial,
+    changed,
     falls_behind,
     on_validation_rows,
     open_study,
+    own_point,
     run_trials,
+    space_of,
     trial_summaries,
 )
 
@@ -97,7 +103,7 @@ def test_the_papers_space_is_its_table_7():
         ("learner.gamma", "learner.lam"), ("learner.tau", "reference.tau"),
         ("learner.optimiser.kind", "reference.optimiser.kind"), ("learner.optimiser.rate", "reference.optimiser.rate"),
     }  # fmt: skip
-    assert len(space) == len(PAPER)
+    assert len(space) == len(PAPER_SPACE)
 
 
 def test_the_papers_choice_is_in_its_own_space():
@@ -108,7 +114,15 @@ def test_the_papers_choice_is_in_its_own_space():
 
 def test_an_entry_given_with_a_named_space_overrides_it():
     space = space_of(["learner.lam=[1, 2]"], "paper", URSL)
-    assert Choice("learner.lam", ("1.0", "2.0")) in space and len(space) == len(PAPER)
+    assert Choice("learner.lam", ("1.0", "2.0")) in space and len(space) == len(PAPER_SPACE)
+
+
+def test_a_field_may_follow_another_if_only_both_together_are_valid():
+    config = configuration("gem")  # a constant rate: min_rate equals rate
+    space = space_of(["optimiser.rate=0.001..0.1:log", "optimiser.min_rate=optimiser.rate"], None, config)
+    made, changes = changed(config, space, {"optimiser.rate": "0.002"})
+    assert made.optimiser.rate == made.optimiser.min_rate == 0.002
+    assert changes == ("optimiser.rate=0.002", "optimiser.min_rate=0.002")
 
 
 def test_a_chain_of_ties_is_followed_to_its_end_and_a_circle_refused():
@@ -462,6 +476,17 @@ def test_a_search_that_makes_no_sense_is_refused_in_one_line(refuses, tmp_path, 
 def test_without_optuna_the_command_says_how_to_get_it(refuses, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     refuses("tune", *SMALL, words='pip install "osscl[tune]"')
+
+
+def test_the_folder_of_a_search_may_have_any_name(typed, refuses, tmp_path):
+    pytest.importorskip("optuna")
+    search = ["tune", "digits", "--method", "gem", "--schedule", "smoke", "--search", "margin=[0,1]", "--trials", 1]
+    folder = tmp_path / "what? a%41b"
+    assert typed(*search, "--out", folder)[0] == 0
+    assert list(folder.rglob("trials.sqlite3")) and [path.name for path in tmp_path.glob("what*")] == [folder.name]
+    (tmp_path / "file").write_text("")
+    refuses(*search, "--out", tmp_path / "file", words="cannot write to the output folder")
+    refuses(*search[:-4], "--search", "margin=[2020-01-01]", "--out", tmp_path / "x", words="cannot read the values")
 
 
 def test_a_file_that_is_no_storage_is_named_and_left_alone(refuses, tmp_path):

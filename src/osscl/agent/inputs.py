@@ -18,7 +18,7 @@ from osscl.data.folders import image_files, list_labeled, list_unlabeled
 from osscl.data.images import Labeled, as_tensor
 from osscl.errors import DataError, UserError
 from osscl.methods import method_name
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.encoder import ImageFormat
 
 Images = Tensor | np.ndarray[Any, Any]

@@ -308,8 +308,7 @@ def sort(
     device: Device = "auto",
 ) -> None:  # fmt: skip
     """Sort pictures into one folder per class, and unknown ones into groups that can be named and learned next."""
-    from osscl.agent.contact_sheet import sheet_of
-    from osscl.agent.sorting import PAGE, new_folder, place_pictures, require_new_folder
+    from osscl.agent.sorting import PAGE, new_folder, place_pictures, require_new_folder, sheet_of
     from osscl.cli.show import quoted
     from osscl.storage import write_text
 
@@ -363,7 +362,7 @@ def _sorted_pixels(
 
 def _show_counts(pictures: "Sequence[SortedPicture]") -> None:
     """Print the number of pictures in each folder."""
-    from osscl.agent.contact_sheet import rank
+    from osscl.agent.sorting import rank
     from osscl.cli.show import console, new_table
 
     counts = Counter(str(picture.target.parent) for picture in sorted(pictures, key=rank))

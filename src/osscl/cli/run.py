@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from osscl.runs.kept import Kept
     from osscl.runs.record import RunRecord
     from osscl.runs.spec import RunSpec
-    from osscl.stream.step import Stream
+    from osscl.stream.build import Stream
 
 
 @with_scenario_options

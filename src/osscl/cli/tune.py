@@ -38,8 +38,7 @@ def tune(
     from osscl.device import pick_device
     from osscl.runs.checkpoint import Options
     from osscl.runs.spec import with_seed
-    from osscl.tools.search_space import space_of
-    from osscl.tools.tune import Search, on_validation_rows
+    from osscl.tools.tune import Search, on_validation_rows, space_of
 
     if (share := scenario["validation"]) is not None and not share > 0:
         raise SpecError(f"--validation must be positive here, got {share}; a search is scored on validation images")
@@ -111,7 +110,7 @@ def search_text(trials: "Sequence[TrialSummary]", search: "Search", width: int) 
 
 def short_names(search: "Search") -> dict[str, str]:
     """The searched fields without tied ones, each by the shortest ending that is unique."""
-    from osscl.tools.search_space import Tied
+    from osscl.tools.tune import Tied
 
     fields = [dimension.field for dimension in search.space if not isinstance(dimension, Tied)]
     ends = {field: [".".join(field.split(".")[i:]) for i in range(field.count("."), -1, -1)] for field in fields}

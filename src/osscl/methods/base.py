@@ -19,7 +19,7 @@ from osscl.learn.linear_head import Head, HeadFit
 from osscl.learn.memory import Memory
 from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.augment import Augmentation
 from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import BackboneModule, Classifier, ImageFormat, build_on_device, in_chunks

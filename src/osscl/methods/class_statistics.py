@@ -18,7 +18,7 @@ from osscl.learn.linear_head import (
     no_missing_rows,
 )
 from osscl.methods.base import State, on_device
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.encoder import Encoder, eval_mode, in_chunks
 
 HALF = 2  # bytes of a number in half precision

@@ -23,7 +23,7 @@ from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import LearnerConfig
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.augment import two_views
 from osscl.vision.encoder import Encoder, embed_frozen, frozen_copy, in_chunks, new_encoder, restored
 

@@ -41,7 +41,7 @@ from osscl.methods.base import (
     require_classifier,
 )
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.encoder import Classifier, Deconfident, build_on_device, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, strong_view, weak_view
 

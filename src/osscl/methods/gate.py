@@ -13,7 +13,7 @@ from osscl.data.images import Labeled, columns_of
 from osscl.learn.linear_head import class_sums, drop_row
 from osscl.methods.base import GateReport, Setting
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.augment import augment, draws
 from osscl.vision.encoder import Encoder, in_chunks
 

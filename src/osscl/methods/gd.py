@@ -32,7 +32,7 @@ from osscl.methods.base import (
     rebuilt,
 )
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.backbones import require_backbone
 from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, weak_view

@@ -29,7 +29,7 @@ from osscl.methods.base import (
     require_classifier,
 )
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, restored
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 

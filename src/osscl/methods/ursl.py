@@ -19,7 +19,7 @@ from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head
 from osscl.methods.gate import Gate, GateConfig, Segregated, fit_gate
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.augment import two_views
 from osscl.vision.encoder import Encoder, EncoderConfig, embed_frozen, frozen_copy, in_chunks, new_encoder, restored
 

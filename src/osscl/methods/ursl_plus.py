@@ -27,7 +27,7 @@ from osscl.methods.class_statistics import (
 from osscl.methods.gate import Segregated
 from osscl.methods.known_detector import CompactBackground, KnownDetector, background_of, fit_detector
 from osscl.methods.ursl import Ursl, UrslConfig
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.encoder import Encoder, in_chunks
 
 

@@ -25,7 +25,7 @@ from osscl.methods.base import (
 )
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.encoder import in_chunks
 from osscl.vision.randaugment import WeakAugmentation, weak_view
 

@@ -14,7 +14,7 @@ from osscl.methods.base import PAPER
 from osscl.paper.cells import OUR_VARIANTS, Cell, Measure, Note, Published, Table, with_ours
 from osscl.runs.spec import EXPERIMENTS, configuration
 from osscl.stream.scenario import ScenarioSpec
-from osscl.tools.search_space import PAPER as TRIED
+from osscl.tools.tune import PAPER_SPACE
 
 COLUMNS = ("co2l", "co2l-j", "co2l-p", "gd", "dm", "ursl")
 SUPERVISED = ("co2l", "gem", "icarl")
@@ -389,7 +389,7 @@ COMPARED = ("ursl-as-printed", "ursl", "ursl-plus")
 
 def search_rows() -> list[tuple[str, str]]:
     """Fields, and the values tried or the field that they follow."""
-    return [(field, f"as {text}" if text in TRIED else _values(text)) for field, text in TRIED.items()]
+    return [(field, f"as {text}" if text in PAPER_SPACE else _values(text)) for field, text in PAPER_SPACE.items()]
 
 
 def _values(text: str) -> str:

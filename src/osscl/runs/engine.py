@@ -23,7 +23,7 @@ from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.record import RunRecord, read_record, write_record
 from osscl.runs.run import refuse_missing_sets, run
 from osscl.runs.spec import RunSpec
-from osscl.stream.step import Stream
+from osscl.stream.build import Stream
 
 ENGINES = ("local", "ray")
 RETRIES = 3  # of a run whose worker is lost; it resumes from its last checkpoint

@@ -9,7 +9,7 @@ from osscl import metrics
 from osscl.errors import Diverged
 from osscl.methods.base import Discerning, GateReport, Method, OtherHeads, Progress, StepReport
 from osscl.runs.record import BINS, GateRecord, KnownRecord
-from osscl.stream.step import Stream, Truth
+from osscl.stream.build import Stream, Truth
 
 SAMPLES = 8  # accepted and rejected rows that a record names
 FOREIGN_ROWS = 2000  # unseen rows of each peripheral set, to test whether they look known

@@ -20,7 +20,7 @@ from osscl.methods.base import Discerning, FeatureExtractor, Method, Runtime, Sc
 from osscl.metrics import auroc
 from osscl.runs.spec import RunSpec, config_from_plain, spec_from_plain, spec_to_plain
 from osscl.storage import SUFFIX, read_state, write_state
-from osscl.stream.step import Stream
+from osscl.stream.build import Stream
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
 

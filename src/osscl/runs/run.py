@@ -43,9 +43,8 @@ from osscl.runs.record import (
 )  # fmt: skip
 from osscl.runs.spec import RunSpec, display_name, spec_to_plain
 from osscl.storage import locked, remove_state, write_text
-from osscl.stream.build import build_stream, capped
+from osscl.stream.build import Stream, build_stream, capped
 from osscl.stream.manifest import rows_digest, to_manifest
-from osscl.stream.step import Stream
 from osscl.vision.encoder import ImageFormat
 
 SMALL_NETWORKS = 5_000_000  # parameters of all networks of an agent together; a ResNet-18 has 11 million

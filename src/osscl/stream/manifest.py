@@ -13,8 +13,8 @@ from osscl.config import from_plain, plain
 from osscl.data.images import ImageBank
 from osscl.errors import DamagedFile, DataError, shown
 from osscl.storage import DIGEST, seal, unsealed, write_text
+from osscl.stream.build import StepRows, Stream
 from osscl.stream.scenario import ScenarioSpec
-from osscl.stream.step import StepRows, Stream
 
 FORMAT = "osscl stream 1"
 KINDS: dict[str, type] = {

@@ -14,9 +14,8 @@ from osscl.data.images import ImageBank, Labeled, concat
 from osscl.methods.base import Discerning, Keeping, Method, Runtime, Schedule, Setting, State, StepReport
 from osscl.runs.run import threads_for
 from osscl.storage import read_state, write_state
-from osscl.stream.build import build_stream
+from osscl.stream.build import Stream, build_stream
 from osscl.stream.scenario import ScenarioSpec
-from osscl.stream.step import Stream
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
 

@@ -28,7 +28,7 @@ from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
 from osscl.runs.record import commit
 from osscl.seeding import seeded
-from osscl.stream.step import Step
+from osscl.stream.build import Step
 from osscl.vision.augment import Augmentation, draws, two_views
 from osscl.vision.encoder import (
     Classifier,

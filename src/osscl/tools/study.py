@@ -24,8 +24,7 @@ from osscl.runs.evaluate import evaluate
 from osscl.runs.model import load_model, read_spec
 from osscl.runs.run import load_banks, setting_of
 from osscl.runs.spec import RunSpec
-from osscl.stream.build import build_stream
-from osscl.stream.step import Stream
+from osscl.stream.build import Stream, build_stream
 from osscl.vision.encoder import Encoder, in_chunks
 
 SHOTS = (25, 5)
