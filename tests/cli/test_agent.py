@@ -99,7 +99,7 @@ def test_a_model_can_be_restored_by_its_number(typed, refuses, folders, taught):
     assert typed("rename", taught, "digit 0", "zero")[0] == 0
     refuses("back", taught, "7", words="unknown model 'model-7'; did you mean 'model-1'?")
     code, shown, _ = typed("back", taught, "1")
-    assert code == 0 and "is model-1 again" in shown and "digit 0" in shown
+    assert code == 0 and "restored model-1 of" in shown and "digit 0" in shown
 
 
 def test_bundling_without_an_encoder_is_refused_before_training(refuses, folders):
@@ -158,7 +158,7 @@ def test_repeating_a_finished_command_does_nothing(typed, folders):
         assert typed(*command)[0] == 0
         before = (place / "model.safetensors").read_bytes()
         code, shown, _ = typed(*command)
-        assert code == 0 and "nothing new: all of these images have been learned" in shown
+        assert code == 0 and "nothing new: all of these images have already been learned" in shown
         assert (place / "model.safetensors").read_bytes() == before
     code, shown, _ = typed("inspect", place, *CPU)
     assert "other models (see `osscl back`): model-1" in shown and "interrupted" not in shown
@@ -174,7 +174,7 @@ def test_methods_without_a_known_score_show_accuracy_only(typed, folders):
     place = folders / "agent"
     typed("fit", place, "--labeled", folders / "week1", *GREY, "--method", "icarl")
     _, shown, _ = typed("inspect", place, "--on", folders / "test", *CPU)
-    assert "% right" in shown and "% look known" not in shown and "other classes: " not in shown
+    assert "% correct" in shown and "% look known" not in shown and "other classes: " not in shown
 
 
 def test_an_interrupted_first_step_resumes(typed, refuses, folders):

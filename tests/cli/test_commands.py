@@ -687,7 +687,7 @@ def test_runs_lists_finished_and_unfinished_runs(osscl, copied, tmp_path):
     (tmp_path / "runs" / "other.json").write_text('{"of": "another program"}')
     code, shown, skipped = osscl("runs")
     assert code == 0 and copied.name in shown and "unfinished" in shown and skipped.count("skipped: ") == 1
-    assert "resume: by the command that started it, since runs/begun here/spec.json is damaged" in shown
+    assert "resume: repeat the command that started it, since runs/begun here/spec.json is damaged" in shown
     (tmp_path / "empty").mkdir()
     assert osscl("runs", "empty")[:2] == (0, "no runs in empty\n")
 

@@ -40,7 +40,7 @@ def agent(typed, tmp_path, monkeypatch):
 def test_an_exported_file_predicts_in_every_format(agent, typed, tmp_path):
     code, shown, errors = typed("export", "agent", "--out", "agent.onnx", "--check", "new")
     assert code == 0, errors
-    assert "checked on 12 pictures (12 given)" in shown and "0 other decisions" in shown
+    assert "checked on 12 pictures (12 given)" in shown and "0 different decisions" in shown
     code, shown, _ = typed("predict", "agent.onnx", "new", "--format", "json", "--top", "2")
     found = json.loads(shown)
     assert code == 0 and len(found) == 15
@@ -119,7 +119,7 @@ def test_files_that_are_no_export_are_refused(agent, typed, refuses, tmp_path):
     refuses("predict", "cut.onnx", "new", words="cut.onnx is damaged or not an ONNX file")
     refuses("predict", "text.onnx", "new", words="text.onnx is damaged or not an ONNX file")
     refuses("predict", "absent.onnx", "new", words="absent.onnx does not exist")
-    refuses("predict", "agent.onnx", words="give images to predict")
+    refuses("predict", "agent.onnx", words="no images to predict")
     refuses("predict", "agent.onnx", "new", "--threshold", "0", words="use --reject")
     refuses("predict", "agent.onnx", "new", "--reject", "2", words="--reject must be between 0 and 1")
     refuses("predict", "agent.onnx", "text.onnx", words="text.onnx cannot be read as an image")
@@ -147,7 +147,7 @@ def test_the_export_section_runs_as_printed_without_osscl_or_torch(typed, tmp_pa
         code, shown, errors = typed(*shlex.split(command, comments=True)[1:])
         assert code == 0, errors
         if "--format onnx" in command:
-            assert float(re.search(r"checked on 200 .* difference ([\d.e-]+), 0 other", shown)[1]) <= 1e-3
+            assert float(re.search(r"checked on 200 .* difference ([\d.e-]+), 0 different", shown)[1]) <= 1e-3
     (lines,) = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len([line for line in lines.splitlines() if line.strip()]) <= 13  # four of them imports
     blocked = "import sys\nfor name in ('torch', 'osscl', 'sklearn', 'onnx'):\n    sys.modules[name] = None\n"

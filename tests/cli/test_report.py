@@ -117,7 +117,7 @@ def test_a_watched_report_follows_the_records_and_ends_as_a_plain_page(osscl, mo
 
 
 def test_only_a_page_can_be_watched(refused):
-    refused("report", RESULTS, "--watch", "--format", "csv", words="--watch needs --format html")
+    refused("report", RESULTS, "--watch", "--format", "csv", words="--watch requires --format html")
 
 
 def test_the_demo_ends_with_its_report_and_spares_other_files(osscl, tmp_path):

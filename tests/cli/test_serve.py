@@ -20,7 +20,7 @@ def test_wrong_folders_and_tokens_are_refused(refuses, tmp_path):
     assert not (tmp_path / "nowhere").exists()
     (tmp_path / "agent" / "pictures").mkdir(parents=True)
     for option in ("--pile", "--test"):
-        refuses("serve", "agent", option, "agent/pictures", words="not outside the agent's folder")
+        refuses("serve", "agent", option, "agent/pictures", words="must be outside the agent's folder")
 
 
 def test_a_port_that_is_taken_is_a_user_error():

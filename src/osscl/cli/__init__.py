@@ -109,7 +109,7 @@ def main() -> None:
             raise
         _fail(line, 2)
     else:
-        gc.freeze()  # or the interpreter searches all of PyTorch for cycles as it exits: 0.15 s
+        gc.freeze()  # otherwise the interpreter searches all of PyTorch for cycles at exit, which takes 0.15 s
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -72,7 +72,7 @@ def fit(
     engine: EmbeddingEngine = "local",
     address: RayAddress = "auto",
 ) -> None:
-    """Create an agent: learn the classes in a folder, with unlabelled images beside them."""
+    """Create an agent: learn the classes in a folder, optionally together with unlabelled images."""
     from osscl.agent.classifier import SCRATCH, ContinualClassifier
     from osscl.vision.pretrained import lite0_weights
 
@@ -113,7 +113,7 @@ class PixelFormat:
 def _same_agent(
     asked: "ContinualClassifier", folder: Path, labeled: Path, pixels: PixelFormat, device: str
 ) -> "ContinualClassifier":
-    """The agent in the folder if it was started with the same settings, else the new one; refuse any other."""
+    """The agent in the folder if it was started with the same settings, else the new one; refuse any other agent."""
     from osscl.agent.classifier import ContinualClassifier
     from osscl.agent.network import NetworkLearner
     from osscl.agent.store import checkpoint_file, model_file
@@ -127,21 +127,21 @@ def _same_agent(
         images = made.learner.setting.images
         same = (images.channels, images.size) == (pixels.channels, pixels.size)
     if made.history and not (same and len(made.history) == 1 and {*class_folders(labeled)} == {*made.class_names}):
-        raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
+        raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or choose another folder")
     if not same:
         raise UserError(f"{folder} was created with different settings: use the same ones, or choose another folder")
     return made
 
 
 def _require_own_folder(agent: Path, labeled: Path) -> None:
-    """The agent's folder must hold nothing else and not count as a class."""
+    """The agent's folder must contain no other files and must not count as a class."""
     if agent.exists() and not agent.is_dir():
-        raise UserError(f"{agent} is a file: give a folder")
+        raise UserError(f"{agent} is a file: choose a folder")
     others = [path.name for path in agent.iterdir() if not path.name.startswith(OWN_FILES)] if agent.exists() else []
     if others:
         raise UserError(f"{agent} contains other files ({sorted(others)[0]}): give the agent its own folder")
     if agent.resolve().is_relative_to(labeled.resolve()):
-        raise UserError(f"{agent} is inside {labeled}, where it would count as a class: give another folder")
+        raise UserError(f"{agent} is inside {labeled}, where it would count as a class: choose another folder")
 
 
 def update(
@@ -174,9 +174,9 @@ def update(
 
 def back(
     agent: Agent,
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="One of its earlier models, such as model-1.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="An earlier model of the agent, such as model-1.")],
 ) -> None:
-    """Restore an earlier model of an agent; the newest one is kept under its number."""
+    """Restore an earlier model of an agent; the newest model is kept under its number."""
     import torch
 
     from osscl.agent.classifier import ContinualClassifier, learner_from_entry
@@ -187,7 +187,7 @@ def back(
         raise UserError(f"no agent in {agent}: `osscl fit` creates one")
     restored = go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
     show_history(ContinualClassifier.load(agent, "cpu", finished=True))
-    typer.echo(f"{agent} is {restored} again; the previous model is kept under its number")
+    typer.echo(f"restored {restored} of {agent}; the model that it replaces is kept under its number")
 
 
 def rename(
@@ -217,10 +217,10 @@ def relabel(
     agent: Agent,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images with a wrong label.")],
     to: Annotated[
-        str | None, typer.Option(metavar="CLASS", help="The right class; without it they are removed.")
+        str | None, typer.Option(metavar="CLASS", help="The correct class; without it, the images are removed.")
     ] = None,
 ) -> None:
-    """Undo wrong labels: learn images as another class, or as none."""
+    """Correct wrong labels: assign images to another class, or remove them."""
 
     def change(made: "ContinualClassifier") -> None:
         for image in images:
@@ -233,7 +233,7 @@ def relabel(
 
 
 def _edit(folder: Path, change: "Callable[[ContinualClassifier], Any]") -> None:
-    """Apply a change of classes as a new model, all of it or nothing."""
+    """Apply a change of classes as a new model, completely or not at all."""
     from osscl.agent.classifier import ContinualClassifier
     from osscl.agent.store import earlier_models
     from osscl.cli.inspect import show_history
@@ -277,12 +277,12 @@ def _teach(
         is_repeated = made.has_learned(step)
         nothing_new = is_repeated or (not len(step.unlabeled) and None not in learned)
         if is_first and made.history and not nothing_new:
-            raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or give another folder")
+            raise UserError(f"{folder} already holds a trained agent: use `osscl update`, or choose another folder")
         if not is_repeated:
             _refuse_second_names(made.class_names, learned, read)
         report_problems([*read.problems, *(() if is_repeated else _learned_before(learned, read))])
         if nothing_new:
-            typer.echo("nothing new: all of these images have been learned")
+            typer.echo("nothing new: all of these images have already been learned")
             show_history(made)
             return
         made.require_teachable(step)
@@ -297,7 +297,7 @@ def _teach(
 
 @contextlib.contextmanager
 def _remembered(folder: Path) -> Iterator[None]:
-    """Keep the command in the agent's folder until it has succeeded or was refused, and print it if it is stopped."""
+    """Keep the command in the agent's folder until it succeeds or is refused, and print it if it is stopped."""
     from osscl.agent.store import forget_command, write_command
     from osscl.cli.show import quoted
 
@@ -405,13 +405,13 @@ def _learned_before(learned: Sequence[str | None], read: ReadStep) -> list[str]:
 
 
 def _refuse_second_names(known: Sequence[str], learned: Sequence[str | None], read: ReadStep) -> None:
-    """Refuse a new class with pictures that were learned as another one, as after a class was renamed."""
+    """Refuse a new class whose pictures were learned as another class, for example because that class was renamed."""
     pairs = Counter(zip(read.step.labels, learned, strict=True))
     for (label, was), count in pairs.items():
         if was is not None and label not in known:
             raise UserError(
-                f"{label} is not known, but {count} of its pictures were learned as {was}: rename the folder to {was}, "
-                f"or move these pictures to a class of their own with `osscl relabel --to {label}`"
+                f"{label} is a new class, but {count} of its pictures were learned as {was}: rename the folder to "
+                f"{was}, or move these pictures to a separate class with `osscl relabel --to {label}`"
             )
 
 

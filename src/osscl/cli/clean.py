@@ -1,4 +1,4 @@
-"""`osscl clean`: show and free the space of caches, drafts, checkpoints set aside and earlier agent models."""
+"""`osscl clean`: show and free the space used by caches, drafts, set-aside checkpoints and earlier agent models."""
 
 import contextlib
 import re
@@ -27,7 +27,7 @@ def clean(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and exit.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
-    """Show the space that caches and leftovers use, and delete them if confirmed. Records, specs and models stay."""
+    """Show the space used by caches and leftovers, and delete them if confirmed. Records, specs and models are kept."""
     from osscl.cli.show import console, counted, new_table
     from osscl.errors import UserError
     from osscl.places import cache_dir
@@ -59,7 +59,7 @@ def clean(
 
 
 def leftovers(folder: Path, models: bool) -> Iterator[tuple[str, Path]]:
-    """Kind and path of what may be deleted in a folder of runs or agents; folders in use are left alone."""
+    """Kind and path of everything that may be deleted in a folder of runs or agents; folders in use are skipped."""
     from osscl.storage import is_draft, is_locked
 
     for place in [folder, *(path for path in sorted(folder.glob("*")) if path.is_dir() and not path.is_symlink())]:

@@ -27,7 +27,7 @@ SIDE = "A record, a folder of records, or a configuration as `osscl runs` names 
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="A", help=SIDE)],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The other side, in the same form as A.")],
     results: opt.Results = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are.")] = Path("runs"),
     measure: Annotated[str, typer.Option(help="final, average or forgetting.")] = "final",
@@ -113,7 +113,7 @@ def schedule_names(pairs: "Pairs") -> str:
 
 
 def few_pairs(found: "Sequence[Pairs]", measure: str, confidence: float) -> list[str]:
-    """How many pairs differ, where the sign test needs more."""
+    """How many pairs differ, where these are too few for the sign test."""
     lines = []
     for pairs in found:
         difference = pairs.difference(attrgetter(measure))
@@ -126,7 +126,7 @@ def few_pairs(found: "Sequence[Pairs]", measure: str, confidence: float) -> list
 
 
 def notes(confidence: float, few: list[str], alone: list[str], anyway: bool) -> list[str]:
-    """What the tests need, how many pairs there are where these are too few, and which records have no partner."""
+    """What the tests need, how many pairs differ where these are too few, and which records are not paired."""
     import math
 
     least = 1 + math.ceil(-math.log2(1 - confidence) - 1e-9)
@@ -153,7 +153,7 @@ def looked_up(results: list[Path] | None, out: Path) -> "tuple[list[RunRecord], 
 
 
 def records_of(side: str, known: "Callable[[], tuple[list[RunRecord], str]]") -> "list[RunRecord]":
-    """The records of a file, a folder or a configuration; damaged files are named and skipped."""
+    """The records of a file, a folder or a configuration; damaged files are reported and skipped."""
     from osscl.runs.index import read_records
     from osscl.runs.record import read_record
 
@@ -184,7 +184,7 @@ def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRe
         configs.setdefault((record.spec.scenario, record.spec.schedule), set()).add(record.spec.method)
     if any(len(config) > 1 for config in configs.values()):
         several = "; ".join(sorted(set(map(method_label, found))))
-        raise UserError(f"{side!r} matches several configurations in {places}; name one: {several}")
+        raise UserError(f"{side!r} matches several configurations in {places}; choose one of: {several}")
     return found
 
 

@@ -37,7 +37,7 @@ def list_data(data: DataOption = None) -> None:
 
 @app.command("fetch")
 def fetch_data(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `osscl data list` names them.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as named by `osscl data list`.")],
     data: DataOption = None,
 ) -> None:
     """Download, verify and extract the official archives; an archive already in the folder is reused."""
@@ -53,7 +53,7 @@ def fetch_data(
 
 @app.command("verify")
 def verify_data(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as `osscl data list` names them.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as named by `osscl data list`.")],
     data: DataOption = None,
 ) -> None:
     """Read all files of data sets and compare their content with the official one and with the cache."""

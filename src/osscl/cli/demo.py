@@ -60,12 +60,13 @@ def demo(
     typer.echo(f"Try it:      {quoted(*program(), 'predict', folder)}")
     typer.echo(f"Report:      {_report([record for _, record in records], out)}")
     console.print(
-        "\nThe digits show how the method works, not how well. Recorded CIFAR runs are in results/ of the repository."
+        "\nThe digits only illustrate the method. For its accuracy, see the recorded CIFAR runs in results/ of the "
+        "repository."
     )
 
 
 def unlabelled_words(spec: "RunSpec") -> str:
-    """The unlabelled images of a step of the demo: as many as its schedule leaves."""
+    """The unlabelled images in each step of the demo, as limited by its schedule."""
     related, unrelated, cap = spec.scenario.related or 0, spec.scenario.unrelated or 0, spec.schedule.row_cap
     if cap is not None and cap < related + unrelated:
         return f"{cap} unlabelled images, digits of all classes and letters"

@@ -140,7 +140,8 @@ def warnings_about(made: "ContinualClassifier") -> list[str]:
         width, pile = max(learner.encoder.widths), learner.knowledge.world.count
     if pile < width:
         found.append(
-            f"only {pile} unlabelled images for embeddings of {width:,} numbers; more make known/unknown safer"
+            f"only {pile} unlabelled images for embeddings of {width:,} numbers; known/unknown decisions are more "
+            "reliable with a larger pile"
         )
     return found
 
@@ -194,7 +195,7 @@ def _show_test(made: "ContinualClassifier", folder: Path, result: "Evaluation", 
     from osscl.cli.show import console, new_table
 
     typer.echo(f"test images in {folder}:")
-    shown = new_table("class", "images", "right %", "looks known %")
+    shown = new_table("class", "images", "correct %", "looks known %")
     for label in sorted(set(result.labels), key=lambda label: (label not in made.class_names, label)):
         rows = [i for i, name in enumerate(result.labels) if name == label]
         learned = label in made.class_names
@@ -203,14 +204,14 @@ def _show_test(made: "ContinualClassifier", folder: Path, result: "Evaluation", 
     console().print(shown)
     for words, which in (("learned classes", True), ("other classes", False)):
         rows = [i for i, learned in enumerate(result.learned.tolist()) if learned is which]
-        parts = [f"{_share(result.right, rows)} % right"] if which else []
+        parts = [f"{_share(result.right, rows)} % correct"] if which else []
         parts += (
             [f"{_share(result.prediction.known, rows)} % look known"] if result.prediction.known is not None else []
         )
         if rows and parts:
             typer.echo(f"{len(rows)} images of {words}: {', '.join(parts)}")
     if baselines:
-        typer.echo(f"baselines: {', '.join(f'{name} {value:.1f} % right' for name, value in baselines.items())}")
+        typer.echo(f"baselines: {', '.join(f'{name} {value:.1f} % correct' for name, value in baselines.items())}")
     if result.auroc is not None:
         typer.echo(f"AUROC of the known/unknown score: {result.auroc:.3f}")
     mistakes = Counter(_mistakes(result)).most_common(MOST_CONFUSIONS)

@@ -31,7 +31,7 @@ def bench(
         bool, typer.Option("--methods", help="Instead time one update of every method, and its lower bound.")
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="With --methods: only this one; may be repeated.")
+        list[str] | None, typer.Option(metavar="NAME", help="With --methods: only this method; may be repeated.")
     ] = None,
     out: Out = None,
 ) -> None:
@@ -46,7 +46,7 @@ def bench(
         _bench_methods(pick_device(device), updates, repeats, backbone, only or [], out)
         return
     if only:
-        raise SpecError("--only needs --methods")
+        raise SpecError("--only requires --methods")
     spec = BenchSpec(replace(URSL.reference.net, backbone=backbone), batch, updates=updates, repeats=repeats)
     _bench_loops(spec, pick_device(device), against, out)
 
@@ -169,7 +169,7 @@ def study_heads(
 
 
 def _write(out: Path | None, protocol: dict[str, object], variants: object, device: str) -> None:
-    """Write the results with how they were made, if a file was given."""
+    """Write the results and the settings that produced them, if a file was given."""
     import json
 
     from osscl.config import plain

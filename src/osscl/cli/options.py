@@ -66,15 +66,15 @@ ShareReferences = Annotated[bool, typer.Option(help="Share reference networks be
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Log metrics in each run folder.")]
 
 
-TitleOf = Callable[["RunSpec"], str]  # what the progress of a run is shown under
+TitleOf = Callable[["RunSpec"], str]  # the title that the progress of a run is shown under
 
 
 # ----- help
 
 
 class GroupedHelp(TyperGroup):
-    """Plain help with whole sentences, and the commands grouped in panels where they have one; rich's help cuts long
-    option names at 80 columns."""
+    """Plain help with whole sentences, and commands grouped by panel; rich's help truncates long option names at 80
+    columns."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
@@ -108,7 +108,7 @@ class TableRequest:
 
 
 def schedule_on(place: str, schedule: str | None) -> str:
-    """The name of the schedule of a table on this data, where none is given."""
+    """The given schedule; by default, the one that has the name of the table's data."""
     if place not in PLACES:
         raise unknown("place", place, PLACES)
     return place if schedule is None else schedule  # each place has the schedule of its name
@@ -144,7 +144,7 @@ class MissingRuns:
     """Runs of a request that have yet to be executed."""
 
     unrecorded: "list[RunSpec]"
-    untimed: "list[RunSpec]"  # a cell shows their time, and the time of their record does not count
+    untimed: "list[RunSpec]"  # a cell shows their time, but the recorded time does not count
 
     @property
     def runs(self) -> "list[RunSpec]":
@@ -173,8 +173,8 @@ class Recorded:
         return Timings(self.records.values())
 
     def missing(self, request: TableRequest, timed: bool = True) -> MissingRuns:
-        """Runs still to execute, including reruns for timing if timings are valid. A damaged record is left alone, and
-        its run is not repeated."""
+        """Runs still to execute, including reruns for timing if timings are valid. A damaged record is kept, and its
+        run is not repeated."""
         from osscl.paper.plan import retimed_id, to_be_timed
 
         specs = request.runs
@@ -186,7 +186,7 @@ class Recorded:
 
 
 def recorded_in(results: list[Path] | None, out: Path) -> Recorded:
-    """Read every record below these folders; damaged files are named and skipped."""
+    """Read every record below these folders; damaged files are reported and skipped."""
     from osscl.paper.plan import known_records, retimed_id
     from osscl.runs.kept import TIMED, record_files
 
@@ -226,8 +226,8 @@ class ExecutionOptions:
         return not self.options.shared_device and (share is None or share >= 1)
 
     def for_timing(self) -> "ExecutionOptions":
-        """Repeat runs in a folder of their own, so that records stay, and train their own reference networks: a cached
-        one may have been timed on a shared device."""
+        """Repeat runs in a separate folder, so that existing records are kept, and train new reference networks: a
+        cached one may have been timed on a shared device."""
         from osscl.runs.kept import TIMED
 
         return replace(self, options=replace(self.options, out=self.options.out / TIMED, share_references=False))
@@ -309,7 +309,7 @@ def complete(request: TableRequest, recorded: Recorded, execution: ExecutionOpti
 def watch_for(
     engine: "Engine", options: "Options", track: str | None, title: TitleOf, quiet: bool = False
 ) -> "Watch | None":
-    """What watches each run: local runs print progress under their title; with Ray or `quiet` nothing is printed.
+    """The watcher of each run: local runs print progress under their title; with Ray or `quiet`, nothing is printed.
     Metrics are logged in all cases."""
     from functools import partial
 

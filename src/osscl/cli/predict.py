@@ -36,7 +36,7 @@ def predict(
     top: Annotated[int | None, typer.Option(min=1, help="Number of classes to show per image.")] = None,
     reject: Annotated[
         float | None,
-        typer.Option(help="Share of known images to reject as unknown; the agent's own by default."),
+        typer.Option(help="Share of known images to reject as unknown. Default: the agent's setting."),
     ] = None,
     sample: Annotated[int, typer.Option(min=1, help="Number of test images to use if no image is given.")] = 8,
     threshold: Annotated[
@@ -45,7 +45,7 @@ def predict(
             help="Score above which an image looks known, for models without a pretrained encoder.", show_default=False
         ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Where data sets are.", show_default=False)] = None,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Data folder.", show_default=False)] = None,
     device: Device = "auto",
     format: Annotated[str, typer.Option(help="table, csv or json.")] = "table",
 ) -> None:  # fmt: skip
@@ -76,7 +76,7 @@ def predict(
 
 
 def photos_or_none(folder: Path, device: str, threshold: float | None, reject: float | None) -> "PhotoModel | None":
-    """The model of an agent with a pretrained encoder; None for other models. Refuses the other kind's option."""
+    """The model of an agent with a pretrained encoder; None for other models. Refuses an option that does not apply."""
     from osscl.agent.loading import photo_model
 
     _require_share(reject)
@@ -117,7 +117,7 @@ def _first_of(problems: list[str]) -> UserError:
 
 def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: float | None, top: int, form: str) -> None:
     if not images:
-        raise UserError("give images to predict")
+        raise UserError("no images to predict: give image files or folders")
     files, problems = _image_files(images)
     found = photos.learner.embed(files)
     problems += [one.reason for one in found.skipped]
@@ -139,7 +139,7 @@ def _explain_known(reject: float, form: str) -> None:
 def _predict_onnx(
     file: Path, images: list[Path] | None, limits: tuple[float | None, float | None], top: int, form: str
 ) -> None:
-    """Predict with an exported file; unreadable images among several are reported and skipped."""
+    """Predict with an exported file; if several images are given, unreadable ones are reported and skipped."""
     from osscl.agent.onnx_model import OnnxModel
 
     threshold, reject = limits
@@ -147,7 +147,7 @@ def _predict_onnx(
     _refuse_threshold(threshold)
     model = OnnxModel(file)
     if not images:
-        raise UserError("give images to predict")
+        raise UserError("no images to predict: give image files or folders")
     files, problems = _image_files(images)
     found, more = model.predict_files(files, reject)
     problems += more
@@ -161,7 +161,7 @@ def _predict_onnx(
 
 
 def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool]":
-    """The readable images and their names; unreadable ones among several are reported and skipped."""
+    """The readable images and their names; if several are given, unreadable ones are reported and skipped."""
     from osscl.data.folders import decoded
 
     files, problems = _image_files(images)
@@ -255,7 +255,7 @@ OUTPUT_FORMATS = {"table": _as_table, "csv": _as_csv, "json": _as_json}
 def _summary(
     loaded: "Model", name: str, bank: "ImageBank", rows: "Tensor", threshold: float | None, *, learned: bool
 ) -> str:
-    """One line on many images, since the few shown may be unlucky ones."""
+    """One line about many images, since the few shown may not be representative."""
     rows = rows[:MOST_SUMMARIZED]
     found = loaded.predict(bank.test.images[rows], threshold)
     right = sum(a == b for a, b in zip(found.names, _words(bank, rows), strict=True))
@@ -298,7 +298,7 @@ def sort(
     ] = None,
     reject: Annotated[
         float | None,
-        typer.Option(help="Share of known images to reject as unknown; the agent's own by default."),
+        typer.Option(help="Share of known images to reject as unknown. Default: the agent's setting."),
     ] = None,
     threshold: Annotated[
         float | None,

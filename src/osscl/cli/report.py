@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 PAGE = "html"
 FORMAT = "html: the page. markdown, csv, latex: its headline table; osscl table and osscl claims print the others."
-POLL = 2.0  # seconds between two looks at the records
+POLL = 2.0  # seconds between checks for changed records
 RELOAD = 10  # seconds after which a watched page reloads itself
 
 
 def report(
     places: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, records, or an agent.")
+        list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, record files, or an agent.")
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Output file. Default: report.html; tables are printed.")
@@ -48,7 +48,7 @@ def report(
     if form not in (PAGE, *RENDERERS):
         raise unknown("format", form, (PAGE, *RENDERERS))
     if watch and form != PAGE:
-        raise UserError("--watch needs --format html")
+        raise UserError("--watch requires --format html")
     refuse_missing(places)
     target = Path("report.html") if out is None and form == PAGE else out
     if target is not None and target.exists() and (target.is_dir() or not force):
@@ -72,7 +72,7 @@ def report(
 
 
 def print_headline(places: Sequence[Path], target: Path | None, form: str) -> None:
-    """The headline table of records, in a file where one is named."""
+    """Print the headline table of records, or write it to a file if one is given."""
     from osscl.report.chapters import headline_table
     from osscl.report.formats import RENDERERS
     from osscl.storage import write_text
@@ -146,11 +146,11 @@ def fingerprint_of_records(places: Sequence[Path]) -> list[tuple[str, int, int]]
 def refuse_missing(places: Sequence[Path]) -> None:
     for place in places:
         if not place.exists():
-            raise UserError(f"no file or folder {place}; give folders of records, or records")
+            raise UserError(f"no file or folder {place}; give record files or folders of records")
 
 
 def records_in(places: Sequence[Path]) -> "list[RunRecord]":
-    """Every readable record in these folders and files, once; the others are named and skipped."""
+    """Every readable record in these folders and files, once; the others are reported and skipped."""
     from osscl.runs.index import read_records
     from osscl.runs.record import read_record
 

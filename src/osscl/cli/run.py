@@ -76,7 +76,7 @@ def run(
     from osscl.runs.spec import with_seed
 
     if full and not dry_run:
-        raise SpecError("--full needs --dry-run")
+        raise SpecError("--full requires --dry-run")
     chosen = seeds_of(seed, seeds)
     manifest = read_stream_file(stream_file, {**scenario, "seed": seed, "seeds": seeds})
     if spec_file is not None:
@@ -144,7 +144,7 @@ def _with_stream(
     if manifest is None:
         return specs, None
     if engine.name != "local":
-        raise SpecError("--stream needs --engine local")
+        raise SpecError("--stream requires --engine local")
     spec = specs[0]
     banks = load_banks(spec, options.data, pick_device(options.device))
     stream = from_manifest(manifest, banks)
@@ -231,7 +231,7 @@ class ListedRun:
 
 
 def _kept_runs(files: Sequence[Path], kept: "Kept") -> list[ListedRun]:
-    """The runs in these files as they were listed before; none if a file has changed since, or has a run twice."""
+    """The runs in these files as listed before; none if a file has changed since, or if a run occurs twice."""
     texts = [kept.get(file) for file in files]
     found = [ListedRun(**json.loads(text)) for text in texts if text is not None]
     return found if len({one.id for one in found}) == len(files) else []
@@ -300,7 +300,7 @@ def _show_runs(listed: Sequence[ListedRun], unfinished: "Mapping[Path, RunSpec |
         shown.add_row(f"{_unfinished_title(spec)}\n{file.parent.name}", states[file], DASH, DASH)
     console().print(shown)
     if any(re.search(r" [0-9a-f]{6}$", one.method) for one in listed):
-        typer.echo("A hash after a name: several fields differ, or the method is user-defined; see the record.")
+        typer.echo("A hash after a name means that several fields differ or that the method is user-defined.")
     for file, spec in unfinished.items():
         if states[file] == "unfinished":
             typer.echo(f"resume: {_resume_command(file, spec, folder)}")
@@ -326,7 +326,7 @@ def _of_schedules(listed: Sequence[ListedRun], names: str | None) -> list[Listed
 
 
 def _known_schedules(names: str | None, known: set[str]) -> set[str] | None:
-    """The schedules that are asked for; None for all."""
+    """The requested schedules; None for all."""
     if names is None:
         return None
     wanted = {name.strip() for name in names.split(",")}
@@ -361,7 +361,7 @@ def _resume_command(file: Path, spec: "RunSpec | None", folder: Path) -> str:
     from osscl.runs.spec import ForeignConfig
 
     if spec is None:
-        return printable(f"by the command that started it, since {file} is damaged")
+        return printable(f"repeat the command that started it, since {file} is damaged")
     if isinstance(spec.method, ForeignConfig):
         return printable(f"in Python, osscl.run(spec, method=...) with the class of {spec.type}: {file.parent.name}")
     rows = ["--stream", "FILE"] if spec.stream is not None else []

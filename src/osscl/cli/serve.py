@@ -1,4 +1,4 @@
-"""`osscl serve` and `export`: a page in the browser to look, name and teach; an agent as ONNX or Hugging Face files."""
+"""`osscl serve` and `export`: teach and inspect an agent in the browser; write it as ONNX or Hugging Face files."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,21 +20,21 @@ EXPORT_FORMATS = ("onnx", "hub")
 def serve(
     agent: Agent,
     pile: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A folder of unlabelled pictures to look at and to teach from.")
+        Path | None, typer.Option(metavar="DIR", help="A folder of unlabelled pictures to browse and to teach from.")
     ] = None,
     test: Annotated[
         Path | None, typer.Option(metavar="DIR", help="A folder of labelled test pictures, one folder per class.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on; any but localhost needs a token.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any but localhost requires a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8765,
     token: Annotated[
         str | None, typer.Option(help="Token required with every request; generated and printed if needed.")
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Open a page in the browser: drop photos, look through a pile, name groups, teach, go back. Ctrl-C ends it."""
+    """Serve a page to drop photos, look through a pile, name groups, teach and go back. Ctrl-C stops the server."""
     if any(find_spec(name) is None for name in SERVER_PACKAGES):
-        raise UserError('osscl serve needs more packages: pip install "osscl[serve]"')
+        raise UserError('osscl serve requires more packages: pip install "osscl[serve]"')
     from osscl.serve.app import run_server
 
     run_server(agent, pile, test, host, port, token, device, typer.echo)
@@ -46,10 +46,10 @@ def export(
     format: Annotated[str, typer.Option(help="onnx: one graph; hub: a folder in Hugging Face layout.")] = "onnx",
     check: Annotated[
         list[Path] | None,
-        typer.Option(metavar="PATH", help="For onnx: pictures to check the file on; may be repeated."),
+        typer.Option(metavar="PATH", help="For onnx: pictures to check the file with; may be repeated."),
     ] = None,
 ) -> None:
-    """Write an agent as one ONNX file, or as a folder that osscl.load reads and a model hub accepts."""
+    """Export an agent as one ONNX file, or as a folder that osscl.load reads and a model hub accepts."""
     from osscl.agent.classifier import ContinualClassifier
     from osscl.storage import refuse_to_overwrite
 
@@ -74,13 +74,13 @@ def _export_onnx(made: "ContinualClassifier", out: Path, check: list[Path]) -> N
     model = exportable(made)
     require_exporters()
     files = list_unlabeled(check).files if check else ()
-    typer.echo("building the graph and checking it picture by picture, which takes about half a minute")
+    typer.echo("building the graph and checking it picture by picture; this takes about half a minute")
     agreed = export_onnx(model, agent_id(made), out, files)
     given = min(len(files), agreed.pictures)
     kinds = f"{given} given" + ", the others drawn" * (given < agreed.pictures) if files else "drawn"
     typer.echo(
         f"{out}: checked on {agreed.pictures} pictures ({kinds}): largest difference {agreed.difference:.1e}, "
-        f"{agreed.decisions} other decisions"
+        f"{agreed.decisions} different decisions"
     )
     typer.echo(f"predict: {quoted('osscl', 'predict', out, 'photo.jpg')}")
 

@@ -55,7 +55,7 @@ class SafeTable(Table):
 
 
 def new_table(*columns: str, caption: str | None = None) -> SafeTable:
-    """A table whose cells fold in a narrow terminal: an id cut short would be useless."""
+    """A table whose cells wrap in a narrow terminal: a truncated id would be useless."""
     made = SafeTable(caption=caption)
     for name in columns:
         made.add_column(printable(name), overflow="fold")
@@ -78,7 +78,7 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def announce(specs: "Sequence[RunSpec]", out: Path) -> None:
-    """Print the spec of runs about to start, which differ in their seed, and their ids; of finished runs only these."""
+    """Print the spec and ids of runs about to start, which differ in their seed; if all are finished, only ids."""
     finished = [(out / spec.id / f"{spec.id}.json").exists() for spec in specs]
     if not all(finished):
         print_spec(specs)

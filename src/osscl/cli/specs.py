@@ -1,4 +1,4 @@
-"""From the command line, or a file, to a spec: the options of a scenario, and what they mean."""
+"""Build a spec from the command line or a file: the options of a scenario, and what they mean."""
 
 import functools
 import inspect
@@ -69,7 +69,7 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
         if not all(end.isdecimal() and len(end) < 20 for end in (first, last)) or int(last) < int(first):
             raise SpecError(f"seeds must be written as 0-2 or 0,3,5, got {seeds!r}")
         if len(chosen) + int(last) - int(first) >= MAX_SEEDS:
-            raise SpecError(f"seeds must be at most {MAX_SEEDS}, got {seeds!r}")
+            raise SpecError(f"seeds must be at most {MAX_SEEDS} in number, got {seeds!r}")
         chosen += range(int(first), int(last) + 1)
     return list(dict.fromkeys(chosen))
 
@@ -110,7 +110,7 @@ def spec_of(
 
 
 def known(spec: "RunSpec") -> "RunSpec":
-    """The spec, if its data sets exist and a file could hold all of it."""
+    """The spec, after checking that its data sets are known and that it survives being written to a file."""
     from osscl.data.benchmarks import dataset
     from osscl.runs.spec import spec_from_plain, spec_to_plain
 
@@ -120,7 +120,7 @@ def known(spec: "RunSpec") -> "RunSpec":
 
 
 def scenario_of(base: Any, flags: Flags) -> Any:
-    """The scenario `base` with flags applied, or one of flags alone."""
+    """The scenario `base` with flags applied, or one made from flags only."""
     from dataclasses import replace
 
     from osscl.stream.scenario import ScenarioSpec
@@ -164,7 +164,9 @@ def spec_from_file(path: Path, flags: Flags) -> "RunSpec":
     except SpecError as error:
         raise SpecError(f"{path}: {error}") from None
     if is_misplaced(spec, path):
-        raise SpecError(f"{path} is damaged or was edited: it is not the spec of its folder; copy it to run it")
+        raise SpecError(
+            f"{path} is damaged or was edited: it is not the spec of its folder; to run it, copy it to another folder"
+        )
     return spec
 
 

@@ -1,4 +1,4 @@
-"""`osscl table`: the paper's tables, figures and stated limitations, our numbers beside the paper's."""
+"""`osscl table`: the paper's tables, figures and stated limitations, with our numbers next to the paper's."""
 
 import json
 from pathlib import Path
@@ -49,7 +49,7 @@ def table(
     shared_device: opt.SharedDevice = False,
     track: opt.Track = None,
 ) -> None:
-    """Print a table, figure or limitation of the paper with our numbers beside its own; run what is missing."""
+    """Print a table, figure or limitation of the paper with our numbers next to its own; run what is missing."""
     opt.refuse_format(format)
     asked = opt.schedule_on(on, schedule)
     if name == "list":
@@ -187,7 +187,7 @@ def tables_list(seeds: str, schedule: str, on: str, results: list[Path] | None, 
     if (text := kept.get()) is None:
         recorded = opt.recorded_in(results, out)
         text = json.dumps(_counted_tables(seeds, schedule, on, recorded))
-        if not recorded.has_problems:  # they are named every time
+        if not recorded.has_problems:  # they are reported every time
             kept.put(text)
     rows, done, runs = json.loads(text)  # without importing torch, if it was kept
     names = ("cells", "runs", "recorded", "minutes", "unknown")

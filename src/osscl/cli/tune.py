@@ -119,7 +119,7 @@ def short_names(search: "Search") -> dict[str, str]:
 
 
 def trial_place(trial: "TrialSummary") -> tuple[bool, float, int]:
-    """Finished trials first, best first; the earliest of several."""
+    """Finished trials first, best first; of equal ones, the earliest first."""
     return trial.final is None, -(trial.final or 0.0), trial.number
 
 
@@ -139,7 +139,7 @@ def trial_words(trial: "TrialSummary", names: dict[str, str]) -> str:
 
 
 def write_best(search: "Search", leader: "TrialSummary") -> Path:
-    """Write the best spec to a file, evaluated on test rows; for a search that was started from a file."""
+    """Write the best spec, evaluated on test rows, to a file; used for a search that was started from a file."""
     from dataclasses import replace
 
     from osscl.config import override
