@@ -99,7 +99,7 @@ def test_a_person_asks_names_teaches_sees_goes_back_and_renames(open_page, scree
     page.locator("#dock progress").wait_for()
     page.get_by_text("Taught.").wait_for()
     page.get_by_role("link", name="What changed").click()
-    page.get_by_role("heading", name="Pictures that are answered differently").wait_for()
+    page.get_by_role("heading", name="Pictures whose answer changed").wait_for()
     assert "class means" in page.locator(".figures").inner_text()
 
     go_to(page, "Learned")
@@ -116,7 +116,7 @@ def test_a_person_asks_names_teaches_sees_goes_back_and_renames(open_page, scree
 def test_a_wrong_answer_becomes_a_label_and_a_second_page_is_told_that_teaching_runs(open_page, photos, server_state):
     page, other = open_page("desk"), open_page("phone", "light")
     page.set_input_files("#files", photos / "test" / "umbrella" / "000.jpg")
-    page.get_by_label("You know it? This is").fill("umbrella")
+    page.get_by_label("Do you know it? This is").fill("umbrella")
     page.get_by_role("button", name="Add to next step").click()
     page.get_by_text("Added as umbrella").wait_for()
     other.reload()

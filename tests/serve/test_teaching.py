@@ -246,7 +246,7 @@ def test_a_server_with_another_pile_does_not_resume_the_step(agent, photos, tmp_
 
     (agent / SERVE_FOLDER).mkdir(exist_ok=True)
     PendingStep("x", (), str(tmp_path / "elsewhere"), None, ()).write(agent / SERVE_FOLDER)
-    with pytest.raises(UserError, match=r"start with --pile .*elsewhere to resume"):
+    with pytest.raises(UserError, match=r"start the server with --pile .*elsewhere to resume"):
         ServerState(agent, photos / "pile", None, "cpu")
 
 

@@ -1,4 +1,4 @@
-"""What the endpoints of `osscl serve` take and return, as dataclasses; the OpenAPI description is made of them."""
+"""Dataclasses that the endpoints of `osscl serve` take and return; the OpenAPI description is generated from them."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -14,7 +14,7 @@ ClassName = Annotated[str, Field(min_length=1, max_length=LONGEST_CLASS_NAME)]
 
 
 class RefusedRequest(Exception):
-    """A request that is answered with a status other than 200, a sentence, and possibly more."""
+    """A request that is refused with a status, a sentence, and possibly further fields."""
 
     def __init__(self, status: int, sentence: str, **more: Any) -> None:
         super().__init__(sentence)
@@ -22,17 +22,17 @@ class RefusedRequest(Exception):
 
 
 def class_name(text: str) -> str:
-    """A name as it may be taught; the rules of the command line, and no characters that cannot be shown."""
+    """A valid class name, without surplus spaces; only printable characters are allowed."""
     name = " ".join(text.split())
     if not name or not name.isprintable() or len(name) > LONGEST_CLASS_NAME:
-        raise UserError(f"a class name has 1 to {LONGEST_CLASS_NAME} characters, all of them printable")
+        raise UserError(f"a class name must have 1 to {LONGEST_CLASS_NAME} characters, all of them printable")
     if name.startswith("group-") and name.removeprefix("group-").isdigit():
-        raise UserError(f"{name} is the number of a group, not a name: give the class a name")
+        raise UserError(f"{name} is the number of a group, not a class name: choose another name")
     return name
 
 
 def shown_name(file: str | None) -> str:
-    """The name of an uploaded file as it may be shown."""
+    """The name of an uploaded file, safe to display."""
     last = (file or "").replace("\\", "/").rpartition("/")[2]
     return printable(last)[:200] or "picture"
 
@@ -159,7 +159,7 @@ class PileSection:
 
 @dataclass(frozen=True)
 class PileState:
-    """What is known about the pile; while it is read and sorted, as an earlier model sorted it or as far as it is."""
+    """The state of the pile; while it is read and sorted, the result of an earlier model or what is known so far."""
 
     state: Literal["none", "reading", "sorting", "ready", "failed"]
     done: int = 0
@@ -261,7 +261,7 @@ class GoBack:
 
 @dataclass(frozen=True)
 class ChangedAnswer:
-    """A picture of the pile that is answered differently after a step; None stands for unknown."""
+    """A picture of the pile whose answer changed with a step; None stands for unknown."""
 
     id: str
     before: str | None
@@ -288,7 +288,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class TeachingState:
-    """The teaching that runs, or the last one."""
+    """The step that is being taught, or the last one."""
 
     state: Literal["idle", "running", "finished", "stopped", "failed"]
     step: str = ""  # id

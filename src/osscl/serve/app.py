@@ -59,7 +59,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     422: {"model": Error, "description": "A field is missing or has the wrong form."},
 }
 SECONDS_TO_CLOSE = 2  # for requests that are under way when the server is stopped
-ABOUT = "Every action of the page. Refusals are JSON with one sentence in `error`."
+ABOUT = "Every action of the page. Errors are JSON with one sentence in `error`."
 
 
 def run_server(
@@ -70,7 +70,7 @@ def run_server(
     access = Access(host, required_token(host, token))
     state = ServerState(agent, pile, test, device)
     with listening(host, port) as listener:
-        tell(f"open {address(host, listener.getsockname()[1], access.token)}  (Ctrl-C ends the server)")
+        tell(f"open {address(host, listener.getsockname()[1], access.token)}  (Ctrl-C stops the server)")
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         config = uvicorn.Config(
             build_app(state, access), log_config=None, access_log=False, server_header=False,
@@ -84,7 +84,7 @@ def run_server(
 def required_token(host: str, token: str | None) -> str | None:
     """The token given, or a new one if other machines can connect."""
     if token is not None and (len(token) < 8 or not token.isascii() or not token.isalnum()):
-        raise UserError("--token needs at least 8 letters and digits")
+        raise UserError("--token must consist of at least 8 letters and digits")
     return token if token is not None or is_loopback(host) else secrets.token_hex(16)
 
 
@@ -151,7 +151,7 @@ def _add_error_handlers(app: Any) -> None:
         return JSONResponse({"error": sentence}, error.status_code, headers=getattr(error, "headers", None))
 
     def bug(_: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": "something failed unexpectedly; the terminal of `osscl serve` says more"}, 500)
+        return JSONResponse({"error": "an unexpected error occurred; see the terminal of `osscl serve`"}, 500)
 
     handlers: dict[type[Exception], Any] = {
         RefusedRequest: refused, UserError: wrong, RequestValidationError: invalid, HTTPException: http, Exception: bug,

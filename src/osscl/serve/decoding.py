@@ -1,4 +1,4 @@
-"""Decode pictures in worker processes whose memory is limited: a hostile file ends a worker, not the server.
+"""Decode pictures in worker processes with limited memory: a hostile file can crash a worker, but not the server.
 
 Workers do not need torch, so they start in a fraction of a second and are small.
 """
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DecodedUpload:
-    """An uploaded picture, small enough to embed, and smaller to show."""
+    """An uploaded picture, reduced in size for embedding, and its thumbnail."""
 
     size: tuple[int, int]
     pixels: bytes  # RGB
@@ -60,7 +60,7 @@ class Decoder:
         try:
             return pool.submit(function, *args).result(self.seconds)
         except BrokenProcessPool:
-            reason = "it cannot be decoded within the memory that is allowed"
+            reason = "it cannot be decoded within the memory limit"
         except TimeoutError:
             reason = "it takes too long to decode"
         self._drop(pool)
@@ -91,7 +91,7 @@ class Decoder:
 
 
 def limit_memory(more: int) -> None:
-    """Let this process allocate only this many bytes beyond what it has."""
+    """Limit this process to this many bytes of memory beyond what it already uses."""
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     most = pages * resource.getpagesize() + more
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
@@ -117,7 +117,7 @@ def _require_few_pixels(content: bytes, name: str) -> None:
             pixels = opened.width * opened.height
     except Image.DecompressionBombError:
         pixels = MOST_PIXELS + 1
-    except Exception:  # the decoder says what is wrong
+    except Exception:  # the decoder reports what is wrong
         return
     if pixels > MOST_PIXELS:
         raise DataError(f"{name} has more than {MOST_PIXELS:,} pixels")

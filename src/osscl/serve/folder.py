@@ -1,4 +1,4 @@
-"""The pictures below a folder by their content; a file that did not change is not read again, no link leads outside."""
+"""The pictures below a folder by their content; unchanged files are not read again, links outside are not followed."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -109,12 +109,12 @@ def read_folder(
 
 
 def _shifted(progress: ReadProgress, start: int, of: int) -> ReadProgress:
-    """The progress of a part in that of the whole."""
+    """The progress of a part, reported as progress of the whole."""
     return lambda done, _: progress(start + done, of)
 
 
 def _growing(files: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """Parts of a list with their starts, each twice as long as the one before: the first ones are read soon."""
+    """Parts of a list with their start indices, each twice as long as the one before, so that results appear early."""
     start, size = 0, FIRST_PART
     while start < len(files):
         yield start, files[start : start + size]

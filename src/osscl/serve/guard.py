@@ -1,4 +1,4 @@
-"""Who may ask: a token beyond this machine, no foreign hosts or origins, no oversized bodies; errors are sentences."""
+"""Access control: a token for other machines, no foreign hosts or origins, no oversized bodies; errors are JSON."""
 
 import hmac
 import ipaddress
@@ -38,15 +38,15 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Access:
-    """The address that is served, and the token that is needed, if any."""
+    """The address that is served, and the token that is required, if any."""
 
     host: str
     token: str | None = None
 
     def refusal(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
-        """Status and sentence for a request that is refused before anything looks at it."""
+        """Status and sentence for a request that is refused before it is processed."""
         if not self._is_own_host(headers.get("host", "")):
-            return 403, "this server does not answer for that host name"
+            return 403, "this server does not answer requests for that host name"
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
         visits = method == "GET" and headers.get("sec-fetch-mode") == "navigate" and path in ("/", "/docs")
         if origin is not None and origin != f"http://{headers['host']}":
@@ -54,7 +54,7 @@ class Access:
         if site not in ("same-origin", "none") and not visits:
             return 403, "requests from other websites are refused"
         if not self.is_allowed(headers):
-            return 401, "a token is needed: open the address that `osscl serve` printed"
+            return 401, "a token is required: open the address that `osscl serve` printed"
         return None
 
     def _is_own_host(self, header: str) -> bool:
@@ -65,7 +65,7 @@ class Access:
         return name.lower() in (self.host.lower(), "localhost", own, f"{own}.local") or _is_address(name)
 
     def is_allowed(self, headers: Mapping[str, str]) -> bool:
-        """Whether the token is right, or none is needed."""
+        """Whether the token is correct, or none is required."""
         if self.token is None:
             return True
         given = [headers.get("authorization", "").removeprefix("Bearer ")]

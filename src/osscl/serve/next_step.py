@@ -1,4 +1,4 @@
-"""The next step, kept in the agent's folder: labels and uploaded pictures, the step that was asked for, its status."""
+"""The next step, kept in the agent's folder: labels and uploaded pictures, the requested step, and its status."""
 
 import time
 from collections import Counter
@@ -36,9 +36,9 @@ class LabelBook:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Wait until no other thread or process changes the labels or the uploaded pictures."""
+        """Keep other threads and processes from changing the labels and the uploaded pictures inside the block."""
         self.own.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.own / ".labels.lock", fallback_to_soft=False)  # a new one, as each excludes all others
+        lock = FileLock(self.own / ".labels.lock", fallback_to_soft=False)  # new each time: excludes threads, too
         try:
             lock.acquire()
         except OSError as error:
@@ -54,7 +54,7 @@ class LabelBook:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, UserError):
-            raise UserError(f"{self.file} is damaged: move it away to start the next step afresh") from None
+            raise UserError(f"{self.file} is damaged: move it away to start the next step without labels") from None
 
     def shown(self) -> NextLabels:
         labels = [*self.read().values()]
@@ -102,7 +102,7 @@ def label_pile(name: str, keys: list[str], files: dict[str, str]) -> list[NextLa
 
 @dataclass(frozen=True)
 class PendingStep:
-    """A step that was asked for, as stored before it starts."""
+    """A requested step, as stored before it starts."""
 
     id: str
     labels: tuple[NextLabel, ...]
@@ -129,7 +129,7 @@ class PendingStep:
 
     @property
     def state(self) -> TeachingState:
-        """How the step starts."""
+        """The state in which the step starts."""
         classes = sorted({one.name for one in self.labels})
         return TeachingState("running", self.id, "starting", pictures=len(self.labels), classes=classes)
 

@@ -1,4 +1,4 @@
-"""The served agent in memory: answers, classes, history, and changes of classes. Read again when its file changes."""
+"""The served agent in memory: answers, classes, history, and changes of classes. Reloaded when its file changes."""
 
 import hashlib
 import threading
@@ -145,7 +145,7 @@ class ServedAgent:
         return torch.from_numpy(store.take([row])[:, 0])
 
     def example(self, id: str) -> bytes | None:
-        """An example picture; those of the model before are also found, since a page may still show them."""
+        """An example picture; those of the previous model are also found, since a page may still show them."""
         return self.agent().examples.get(id) or self._previous.examples.get(id)
 
     def warm_up(self) -> None:
@@ -194,7 +194,7 @@ class ServedAgent:
     # ----- changes
 
     def edit(self, change: Callable[[ContinualClassifier], Any]) -> None:
-        """Change the classes and save, all of it or nothing."""
+        """Change the classes and save, completely or not at all."""
         with self.lock:
             classifier = ContinualClassifier.load(self.folder, self.device, finished=True)
             change(classifier)
@@ -214,7 +214,7 @@ def _row(number: int, step: LearnedStep) -> HistoryStep:
 
 
 def words_of(step: LearnedStep) -> str:
-    """What a step brought, in a few words."""
+    """What a step changed, in a few words."""
     more = [f"more of {', '.join(step.further)}"] if step.further else []
     parts = [step.edit] if step.edit else [*([", ".join(step.classes)] if step.classes else []), *more]
     return "; ".join(parts) or "unlabelled pictures only"
@@ -225,5 +225,5 @@ def accuracy_of(choice: HeadChoice | None) -> Accuracy | None:
 
 
 def left_out_accuracy(history: list[LearnedStep]) -> Accuracy | None:
-    """That of the newest step which measured it."""
+    """The accuracy in the newest step that measured it."""
     return next((made for step in reversed(history) if (made := accuracy_of(step.choice)) is not None), None)

@@ -1,4 +1,4 @@
-"""Everything that a server has: the agent, the pile, the test folder, the labels of the next step, the teaching."""
+"""The state of a server: the agent, the pile, the test folder, the labels of the next step, and the teaching."""
 
 import contextlib
 import threading
@@ -59,18 +59,18 @@ class WorkState(Generic[T]):
 
 
 class BackgroundWork(Generic[T]):
-    """Work that takes longer than a request: a value for the newest version asked for, computed by one thread."""
+    """Work that takes longer than a request: a value for the newest requested version, computed by one thread."""
 
     def __init__(self, work: "Callable[[WorkReports[T]], T]") -> None:
         self.work = work
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
-        self.is_running, self.is_outdated = False, False  # outdated: asked for again while it runs
+        self.is_running, self.is_outdated = False, False  # outdated: requested again while it runs
         self.now: WorkState[T] = WorkState()
-        self.last: T | None = None  # value to show: of an earlier version or unfinished where there is no better one
+        self.last: T | None = None  # the value to show: of an earlier version, or unfinished, if there is no better one
 
     def state(self, version: str) -> WorkState[T]:
-        """The state of the work for this version, which is started if it was not."""
+        """The state of the work for this version, which is started if necessary."""
         with self.lock:
             if self.now.version != version and not self.is_running:
                 self.now = WorkState(version)
@@ -80,7 +80,7 @@ class BackgroundWork(Generic[T]):
             return self.now if self.now.version == version else WorkState(version)
 
     def again(self) -> None:
-        """Do the work again when it is next asked for; if it is running, after it has finished."""
+        """Repeat the work when it is next requested; if it is running, after it has finished."""
         with self.lock:
             if self.is_running:
                 self.is_outdated = True
@@ -88,7 +88,7 @@ class BackgroundWork(Generic[T]):
                 self.now = WorkState()
 
     def wait(self, seconds: float) -> None:
-        """Give work that is nearly done the time to finish."""
+        """Wait at most this long for running work to finish."""
         if self.thread is not None:
             self.thread.join(seconds)
 
@@ -99,7 +99,7 @@ class BackgroundWork(Generic[T]):
         except UserError as error:
             self._finish(WorkState(version, error=str(error)))
         except BaseException:
-            self._finish(WorkState(version, error="this failed unexpectedly; the terminal of `osscl serve` says more"))
+            self._finish(WorkState(version, error="an unexpected error occurred; see the terminal of `osscl serve`"))
             raise
 
     def _finish(self, end: WorkState[T]) -> None:
@@ -110,7 +110,7 @@ class BackgroundWork(Generic[T]):
 
 @dataclass(frozen=True)
 class WorkReports(Generic[T]):
-    """What work says about itself while it runs."""
+    """Reports of running work."""
 
     of: BackgroundWork[T]
     version: str
@@ -130,14 +130,14 @@ class WorkReports(Generic[T]):
 
 
 class ServerState:
-    """One agent, its folders, and what people do with them."""
+    """One agent, its folders, and the actions of the page on them."""
 
     def __init__(self, folder: Path, pile: Path | None, test: Path | None, device: str = "auto") -> None:
         for place in (pile, test):
             if place is not None and not place.is_dir():
                 raise UserError(f"{place} is not a folder")
             if place is not None and place.resolve().is_relative_to(folder.resolve()):
-                raise UserError(f"{place} is not outside the agent's folder {folder}: give a folder of pictures")
+                raise UserError(f"{place} must be outside the agent's folder {folder}: give a folder of pictures")
         self.folder, self.own, self.decoder = folder, folder / SERVE_FOLDER, Decoder()
         self.served = ServedAgent(folder, self.decoder, device)
         self.own.mkdir(exist_ok=True)
@@ -149,7 +149,7 @@ class ServerState:
         self.teaching.resume()
 
     def open(self) -> None:
-        """Start what the first request would wait for."""
+        """Start the work that the first request would otherwise wait for."""
         if self.pile_folder is not None:
             self.pile.state(self.served.agent().version)
         for work in (self.decoder.start, self.served.warm_up):
@@ -200,7 +200,7 @@ class ServerState:
                 reports.show((contents, part))
 
         def show_earlier(contents: FolderContents) -> bool:
-            """As an earlier model sorted it."""
+            """Show the pile as an earlier model sorted it; returns whether such a pile is shown."""
             earlier = newest_sorted(self.own) if self.pile.last is None else None
             found = None if earlier is None else earlier.among(contents)
             if found:
@@ -243,11 +243,11 @@ class ServerState:
 
     def _ready_pile(self) -> Pile:
         if self.pile_folder is None:
-            raise RefusedRequest(404, "no pile is served: start with --pile DIR")
+            raise RefusedRequest(404, "no pile is served: start the server with --pile DIR")
         self.pile.state(self.served.agent().version)
         if self.pile.last is None:
             raise RefusedRequest(404, "the pile is still being read")
-        return self.pile.last  # while a newer model sorts it, as the one before did
+        return self.pile.last  # as the previous model sorted it, until a newer one has done so
 
     def section(self, name: str, start: int, count: int) -> SectionPage:
         contents, made = self._ready_pile()
@@ -275,7 +275,7 @@ class ServerState:
         try:
             jpeg = self.decoder.run(jpeg_to_show, unchanged_content(path, key), path.name, large)
         except DataError:
-            raise RefusedRequest(404, "the picture cannot be read any more") from None
+            raise RefusedRequest(404, "the picture can no longer be read") from None
         if not large:
             with contextlib.suppress(OSError), atomic_write(cached) as draft:
                 draft.write_bytes(jpeg)
@@ -302,7 +302,7 @@ class ServerState:
         return self.labels.shown()
 
     def _new_name(self, text: str) -> str:
-        """A name to teach; refused if it differs from a class only in upper and lower case, which is a slip."""
+        """A name to teach; refused if it differs from a class only in upper and lower case, which is a likely typo."""
         name = class_name(text)
         known = [*self.served.agent().classifier.class_names, *(one.name for one in self.labels.read().values())]
         if twin := next((one for one in known if one != name and one.casefold() == name.casefold()), None):
@@ -348,7 +348,7 @@ class ServerState:
 
 
 def warnings_of(learner: PhotoLearner) -> list[str]:
-    """What a person should know about the pictures that the agent keeps."""
+    """Warnings about the pictures that the agent keeps."""
     assert learner.knowledge is not None
     if learner.settings.memory == 0:
         return ["This agent was made with --memory 0 and keeps no pictures, so it cannot show examples."]

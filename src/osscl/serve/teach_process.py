@@ -88,7 +88,7 @@ def _judged(
 
 
 def _judged_before(own: Path, step: PendingStep) -> Judged:
-    """What the model before the step said, if it was killed after the new model was saved."""
+    """What the previous model predicted, if the process was killed after it had saved the new model."""
     return read_sorted(own / f"pile-{version_of([*step.before])}"), None
 
 
@@ -105,7 +105,7 @@ def _learn(
     if not files and done and _has_learned_any(agent, step):
         return notes  # killed after the labels were forgotten, and uploaded pictures with them
     if not files:
-        raise UserError("none of the labelled pictures exists any more")
+        raise UserError("none of the labelled pictures exists any longer")
     found = learner.embed(files, reporter.phase("reading labelled pictures"))
     notes += [one.reason for one in found.skipped]
     files, labels = [files[i] for i in found.indices], [labels[i] for i in found.indices]
@@ -116,7 +116,7 @@ def _learn(
     wrong = [(file, name) for file, name, was in zip(files, names, learned, strict=True) if was not in (None, name)]
     if not has_new and not wrong:
         if not done:
-            raise UserError("nothing new: all of these pictures have been learned")
+            raise UserError("nothing new: all of these pictures have already been learned")
         return notes
     reporter.phase("learning")
     with classifier.saving_to(folder):
@@ -158,7 +158,7 @@ def _nothing(found: Embedded) -> Embedded:
 
 
 def _changes(before: SortedPile | None, after: SortedPile | None) -> list[ChangedAnswer]:
-    """Pictures of the pile that are answered differently; a renamed or merged class does not occur in a step."""
+    """Pictures of the pile whose answer changed; a renamed or merged class does not occur in a step."""
     if before is None or after is None:
         return []
     place = {key: row for row, key in enumerate(before.keys)}

@@ -19,7 +19,7 @@ from osscl.serve.next_step import SERVE_FOLDER, PendingStep, write_status
 from osscl.storage import is_locked, read_sealed, write_text
 
 SECONDS_BETWEEN_EVENTS = 0.2
-SECONDS_BETWEEN_SIGNS = 10.0  # of life, where nothing changes
+SECONDS_BETWEEN_SIGNS = 10.0  # between keep-alive messages, while nothing changes
 IDLE = TeachingState("idle")
 
 
@@ -34,7 +34,7 @@ class Teaching:
         self.restarted = ""  # id of a step whose process was killed and started again
 
     def resume(self) -> None:
-        """Resume a step that a killed server left unfinished; one with other folders is refused."""
+        """Resume a step that a killed server left unfinished; refuse one that was started with other folders."""
         step = PendingStep.read(self.own)
         if step is None:
             return
@@ -42,7 +42,7 @@ class Teaching:
             asked = " ".join(
                 f"--{name} {path}" for name, path in (("pile", step.pile), ("test", step.test)) if path is not None
             )
-            raise UserError(f"a step of this agent was interrupted: start with {asked} to resume it")
+            raise UserError(f"a step of this agent was interrupted: start the server with {asked} to resume it")
         with self.lock:
             if not is_locked(self.own / "teaching"):
                 self._launch(step)
@@ -83,7 +83,7 @@ class Teaching:
             raise RefusedRequest(409, f"the agent is being taught {words}: wait, or stop it", running=asdict(now))
 
     def state(self) -> TeachingState:
-        """The teaching that runs, or how the last one ended."""
+        """The state of the running step, or how the last one ended."""
         with self.lock:
             return self._state()
 
@@ -103,7 +103,8 @@ class Teaching:
         return replace(found, stopping=(self.own / "stop").exists())
 
     def _ended(self) -> TeachingState:
-        """The process has ended: what it wrote last, or that it was killed; started again if the agent was saved."""
+        """The state after the process has ended: the last one it wrote, or failed if it was killed. A process that was
+        killed after saving a part of the step is started again."""
         assert self.process is not None
         found = from_plain(TeachingState, read_sealed(self.own / "status.json"))
         if found.state == "running" and (step := PendingStep.read(self.own)) is not None and self._is_restartable(step):
@@ -111,7 +112,7 @@ class Teaching:
             self._launch(step)
             return step.state
         if found.state == "running":
-            why = "the process that teaches has ended unexpectedly; the labels are kept, and teach.log says more"
+            why = "the teaching process ended unexpectedly; the labels are kept; see teach.log for details"
             found = replace(found, state="failed", phase="", error=why)
             write_status(self.own, found)
             if (step := PendingStep.read(self.own)) is not None:
@@ -119,8 +120,8 @@ class Teaching:
         return found
 
     def _is_restartable(self, step: PendingStep) -> bool:
-        """Whether the agent has learned a part of the step, whose labels would not be new in another step. Once only,
-        so that a process which always fails is reported."""
+        """Whether to start the step again: the agent has learned a part of it, whose labels would not be new in another
+        step. Only once, so that a process that always fails is reported."""
         there = contents_of(read_entry(self.folder, tensors=False))
         return there != [*step.before] and self.restarted != step.id
 
@@ -141,7 +142,7 @@ class Teaching:
             return IDLE
 
     def leave(self) -> None:
-        """The server ends: the step ends with it, and the next server resumes it."""
+        """Stop the step together with the server; the next server resumes it."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 

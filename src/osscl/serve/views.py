@@ -42,7 +42,7 @@ class SortedPile:
 
     @classmethod
     def unsorted(cls, agent: LoadedAgent, keys: tuple[str, ...]) -> "SortedPile":
-        """Room for what will be said about these pictures."""
+        """An empty result for these pictures, to be filled in."""
         n = len(keys)
         numbers, shares, answers = torch.zeros(n, dtype=torch.long), torch.zeros(n), torch.zeros(n, dtype=torch.bool)
         return cls(agent.version, agent.model.classes, keys, numbers, shares, shares.clone(), answers, numbers - 1)
@@ -103,7 +103,7 @@ def sorted_pile(
     show: Callable[[SortedPile], None] = _ignored,
     judged: SortedPile | None = None,
 ) -> SortedPile:
-    """The sorted pile; what this model has said about pictures before is in the agent's folder, or in `judged`.
+    """The sorted pile; earlier answers of this model are read from the agent's folder, or given in `judged`.
 
     `show` is called with the pictures judged so far, which are grouped at the end.
     """
@@ -139,7 +139,7 @@ def judged_pile(
 
 
 def _copy_judged(saved: SortedPile | None, made: SortedPile) -> Tensor:
-    """Copy what is known about pictures to `made`; returns the rows that are left."""
+    """Copy the saved answers for these pictures to `made`; returns the rows without one."""
     places = {} if saved is None else {key: row for row, key in enumerate(saved.keys)}
     known = torch.tensor([places.get(key, -1) for key in made.keys], dtype=torch.long)
     here = known >= 0

@@ -1,4 +1,4 @@
-// Drop photos: each is answered as soon as its answer is ready; a corrected one becomes a label of the next step.
+// Drop photos: each answer is shown as soon as it is ready; a corrected one becomes a label of the next step.
 
 import { ask, byId, count, failure, fill, h, percent, say } from "./dom.js";
 import { refreshAgent, refreshLabels, shared } from "./page.js";
@@ -13,7 +13,7 @@ export function showAsk(content) {
   const input = h("input", { type: "file", multiple: true, accept: "image/*,.heic,.heif", class: "unseen", id: "files",
     onchange: () => { take(input.files); input.value = ""; } });
   const zone = h("label", { class: "drop", for: "files", ondragover: over, ondragleave: () => zone.classList.remove("over"), ondrop: dropped },
-    arrow(), h("strong", {}, "Drop photos here"), h("span", { class: "muted" }, "or choose files: any size, also HEIC"), input);
+    arrow(), h("strong", {}, "Drop photos here"), h("span", { class: "muted" }, "or choose files of any size, including HEIC"), input);
   function over(event) { event.preventDefault(); zone.classList.add("over"); }
   function dropped(event) { event.preventDefault(); zone.classList.remove("over"); take(event.dataTransfer.files); }
   const classes = shared.agent.classes.map((one) => one.name);
@@ -44,7 +44,7 @@ function arrow() {
 
 function take(files) {
   const cards = [...files].map((file) => ({ file, card: h("li", { class: "card answer" }, h("span", { class: "photo muted small" }, "…"),
-    h("div", { class: "about" }, h("p", {}, h("strong", {}, file.name)), h("p", { class: "muted" }, "Waiting for its turn"))) }));
+    h("div", { class: "about" }, h("p", {}, h("strong", {}, file.name)), h("p", { class: "muted" }, "Waiting"))) }));
   byId("what-next")?.remove();
   answers.prepend(...cards.map((one) => one.card));
   waiting.push(...cards);
@@ -121,5 +121,5 @@ function correction(file, answer) {
       result.className = "error small";
       result.textContent = error.message;
     }
-  } }, h("label", { for: id, class: "muted small" }, answer.known ? "Not right? This is" : "You know it? This is"), input, h("button", { type: "submit" }, "Add to next step"), result);
+  } }, h("label", { for: id, class: "muted small" }, answer.known ? "Not right? This is" : "Do you know it? This is"), input, h("button", { type: "submit" }, "Add to next step"), result);
 }

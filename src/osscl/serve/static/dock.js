@@ -21,7 +21,7 @@ export function showDock(problem = "") {
 const classWords = (classes) => Object.entries(classes).map(([name, n]) => `${n} × ${name}`).join(", ");
 
 function labelsBar(labels, teaching) {
-  const ended = teaching.state === "failed" ? h("p", { class: "error" }, teaching.error) : teaching.state === "stopped" ? h("p", { class: "muted small" }, "Stopped; the agent is as it was.") : null;
+  const ended = teaching.state === "failed" ? h("p", { class: "error" }, teaching.error) : teaching.state === "stopped" ? h("p", { class: "muted small" }, "Stopped; the agent is unchanged.") : null;
   return [h("div", { class: "grow" }, h("p", {}, h("strong", {}, "Next step: "), classWords(labels.classes)), ended),
     h("button", { class: "plain", onclick: () => act(async () => refreshLabels(await send("/api/next/drop"))) }, "Clear"),
     h("button", { class: "main", onclick: teach }, `Teach ${count(labels.labels.length, "picture")}`)].filter(Boolean);
@@ -29,7 +29,7 @@ function labelsBar(labels, teaching) {
 
 function runningBar(teaching) {
   return [h("div", { class: "grow" }, h("p", {}, h("strong", {}, `Teaching ${teaching.classes.join(", ")}`), h("span", { class: "muted small phase" })),
-    h("progress", { "aria-label": "Progress of the teaching" })),
+    h("progress", { "aria-label": "Teaching progress" })),
     h("button", { class: "stop", onclick: () => act(() => send("/api/teach/stop")) }, "Stop")];
 }
 
@@ -43,10 +43,10 @@ function updateRunning(dock, teaching) {
 function endedBar(teaching) {
   const dismiss = h("button", { class: "plain", onclick: () => act(async () => { shared.teaching = await send("/api/teach/dismiss"); showDock(); }) }, "Dismiss");
   if (teaching.state === "failed") return [h("p", { class: "grow error" }, teaching.error), dismiss];
-  if (teaching.state === "stopped") return [h("p", { class: "grow" }, "Stopped; the agent is as it was."), dismiss];
+  if (teaching.state === "stopped") return [h("p", { class: "grow" }, "Stopped; the agent is unchanged."), dismiss];
   const made = teaching.result;
   const learned = made.new_classes.length ? `New: ${made.new_classes.join(", ")}. ` : "";
-  const changed = made.pile ? `${made.changed} of ${count(made.pile, "picture")} in the pile are answered differently.` : "";
+  const changed = made.pile ? `The answer changed for ${made.changed} of ${count(made.pile, "picture")} in the pile.` : "";
   return [h("p", { class: "grow" }, h("strong", {}, "Taught. "), learned, changed), dismiss,
     location.hash === "#changes" ? null : h("a", { class: "button", href: "#changes" }, "What changed")].filter(Boolean);
 }

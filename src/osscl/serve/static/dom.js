@@ -39,7 +39,7 @@ export async function ask(path, options = {}) {
   try {
     answer = await fetch(path, options);
   } catch {
-    throw new Refusal(0, { error: "The server does not answer. Is osscl serve still running?" });
+    throw new Refusal(0, { error: "The server does not respond. Is osscl serve still running?" });
   }
   const body = await answer.json().catch(() => ({}));
   if (!answer.ok) throw new Refusal(answer.status, body);

@@ -55,7 +55,7 @@ function merge(one) {
 }
 
 function remove(one) {
-  dialog(`Forget ${one.name}?`, h("p", {}, `${one.name} is no longer predicted, and what was learned about it is deleted from the newest model. The model before is kept: you can go back.`),
+  dialog(`Forget ${one.name}?`, h("p", {}, `${one.name} is no longer predicted, and what was learned about it is deleted from the newest model. The previous model is kept, so you can go back to it.`),
     { remove: { label: "Forget", class: "main", run: async () => {
       await send("/api/classes/remove", { name: one.name });
       await done(`${one.name} is forgotten`);
@@ -76,7 +76,7 @@ function history(steps) {
 }
 
 function earlier(models) {
-  if (!models.length) return h("p", { class: "muted after" }, "Every step and every change keeps the model before; you can go back to it here.");
+  if (!models.length) return h("p", { class: "muted after" }, "Every step and every change keeps the previous model; you can go back to it here.");
   return h("div", {}, h("h2", {}, "Earlier models"), h("div", { class: "card" }, h("table", { class: "cards" },
     h("thead", {}, h("tr", {}, ["After step", "Added", "Classes", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "unseen" }, "Action"))))),
     h("tbody", {}, [...models].reverse().map((one) => h("tr", {}, cell("After step", String(one.steps), false), cell("Added", one.what, false),
@@ -97,7 +97,7 @@ async function goBack(model, button) {
 async function showTest(place, isShown) {
   const test = await ask("/api/test").catch((error) => ({ state: "failed", error: error.message }));
   place.replaceChildren(h("h2", {}, "Test"));
-  if (test.state === "none") return fill(place, h("p", { class: "muted" }, "Accuracy on your pictures is unknown until you test it. Set some labelled ones aside, a folder for each class: ", h("code", {}, "osscl serve AGENT --test DIR")));
+  if (test.state === "none") return fill(place, h("p", { class: "muted" }, "Accuracy on your pictures is unknown until you test it. Set some labelled pictures aside, in one folder per class: ", h("code", {}, "osscl serve AGENT --test DIR")));
   if (test.state === "failed") return fill(place, h("p", { class: "failure", role: "alert" }, test.error));
   if (test.state === "reading") {
     fill(place, h("p", { class: "muted" }, test.of ? `Reading test pictures: ${test.done} of ${test.of}` : "Reading test pictures"));
@@ -106,7 +106,7 @@ async function showTest(place, isShown) {
   }
   const made = test.accuracy;
   fill(place, h("dl", { class: "figures" },
-    figure("Right", made ? percent(made.agent) : "—", made ? `of ${count(made.n, "picture")} of learned classes; the baseline, class means, has ${percent(made.class_means)}` : "no picture of a learned class"),
+    figure("Correct", made ? percent(made.agent) : "—", made ? `of ${count(made.n, "picture")} of learned classes; the baseline, class means, has ${percent(made.class_means)}` : "no picture of a learned class"),
     figure("Others that look known", test.others ? percent(test.others_known_percent) : "—", test.others ? `${count(test.others, "picture")} of classes that were not taught` : "no pictures of other classes"),
     figure("AUROC", test.auroc === null ? "—" : test.auroc.toFixed(3), "how well known and unknown are separated: 1 is perfect, 0.5 is chance")));
   if (test.learned_pictures) fill(place, h("p", { class: "note" }, `${count(test.learned_pictures, "test picture was", "test pictures were")} also used for teaching, so these numbers are optimistic.`));
@@ -120,9 +120,9 @@ function confusion(test) {
       h("td", { class: "number" }, one.right_percent === null ? "—" : percent(one.right_percent)), h("td", { class: "number" }, percent(one.known_percent)),
       test.confusion[i].map((n) => { const made = h("td", { class: "number" }, n ? String(n) : "·"); made.style.setProperty("--share", n / most); return made; }));
   });
-  const about = "Test pictures by their class, and the most probable class (→) that the agent gives them, known or not";
+  const about = "Test pictures by their true class, and the most probable class (→) that the agent predicts, known or not";
   return h("div", { class: "card scroll", tabIndex: 0, role: "region", "aria-label": "Confusion" }, h("p", { class: "muted small caption", "aria-hidden": "true" }, about), h("table", { class: "confusion" },
     h("caption", { class: "unseen" }, about),
-    h("thead", {}, h("tr", {}, ["Class", "Pictures", "Right", "Look known"].map((text, i) => h("th", { scope: "col", class: i ? "number" : "" }, text)),
+    h("thead", {}, h("tr", {}, ["Class", "Pictures", "Correct", "Look known"].map((text, i) => h("th", { scope: "col", class: i ? "number" : "" }, text)),
       test.predicted.map((name) => h("th", { scope: "col", class: "turned", title: name }, `→ ${name}`)))), h("tbody", {}, rows)));
 }

@@ -16,7 +16,7 @@ export async function showPile(content, isShown) {
   }
   if (pile.state === "failed") return fill(content, h("h1", {}, "Pile"), failure({ message: pile.error }), again());
   if (!pile.sections.length) {
-    fill(content, h("h1", {}, "Pile"), h("div", { class: "card empty" }, h("h2", {}, progressWords(pile)), h("p", {}, "Each picture is read once; the next time this takes a moment."), progressBar(pile)));
+    fill(content, h("h1", {}, "Pile"), h("div", { class: "card empty" }, h("h2", {}, progressWords(pile)), h("p", {}, "Each picture is read only once; next time this takes a moment."), progressBar(pile)));
     setTimeout(() => isShown() && showView(true), POLL);
     return;
   }
@@ -30,13 +30,13 @@ export async function showPile(content, isShown) {
       : pile.is_grouped ? `${unknown.toLocaleString("en")} look unknown and are grouped by what they show. Name a group, and the agent learns it.`
       : `${unknown.toLocaleString("en")} look unknown so far.`),
     pile.problem_count ? h("details", { class: "note" }, h("summary", {}, `${count(pile.problem_count, "file")} cannot be read`), h("ul", {}, pile.problems.map((text) => h("li", {}, text)))) : null,
-    groups.length ? [h("h2", {}, "Unknown"), h("ul", { class: "sections" }, groups.map((one) => sheet(one, "Look and name")))] : null,
-    known.length ? [h("h2", {}, "Known"), h("ul", { class: "sections" }, known.map((one) => sheet(one, "Look and correct")))] : null,
+    groups.length ? [h("h2", {}, "Unknown"), h("ul", { class: "sections" }, groups.map((one) => sheet(one, "View and name")))] : null,
+    known.length ? [h("h2", {}, "Known"), h("ul", { class: "sections" }, known.map((one) => sheet(one, "View and correct")))] : null,
     h("p", { class: "after" }, again()));
 }
 
 const progressWords = (pile) => (pile.of ? `${pile.state === "sorting" ? "Sorting" : "Reading new pictures"}: ${pile.done.toLocaleString("en")} of ${pile.of.toLocaleString("en")}`
-  : pile.state === "sorting" ? "Sorting the pile" : "Looking at the pile");
+  : pile.state === "sorting" ? "Sorting the pile" : "Reading the pile");
 
 function progressBar(pile) {
   const bar = h("progress", { "aria-label": "Progress" });
@@ -44,9 +44,9 @@ function progressBar(pile) {
   return bar;
 }
 
-// Say how far the sorting is; show the result unless that would take away what a person has in hand.
+// Report how far the sorting is; show the result unless that would interrupt what the user is doing.
 async function watchSorting(pile, place, isShown) {
-  const about = pile.version !== shared.agent.version ? "The agent has changed. Below is the pile as the model before sorted it."
+  const about = pile.version !== shared.agent.version ? "The agent has changed. Below is the pile as the previous model sorted it."
     : pile.is_grouped ? "Below is what is known so far." : "Below is what is known so far; unknown pictures are grouped at the end.";
   for (let now = pile; now.state !== "ready"; ) {
     const words = now.state === "sorting" && now.of && now.done === now.of ? "Grouping unknown pictures" : progressWords(now);
@@ -108,7 +108,7 @@ export async function showSection(content, id) {
     } catch (error) {
       problem.replaceChildren(failure(error));
     }
-  } }, h("label", { for: "group-name" }, section.kind === "group" ? "They show" : "They really show"), name,
+  } }, h("label", { for: "group-name" }, section.kind === "group" ? "They show" : "They actually show"), name,
     h("button", { type: "submit", value: "add" }, "Add to next step"), h("button", { class: "main", type: "submit", value: "teach" }, "Teach now"));
   const isGroup = section.kind === "group";
   tiles.classList.toggle("leave-out", isGroup);
