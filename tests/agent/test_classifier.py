@@ -662,8 +662,8 @@ def test_changes_that_a_network_does_not_support_are_refused_and_change_nothing(
     made, other = agent("ursl").fit(*steps[0]), agent("gd").fit(*steps[0])
     before = copy.deepcopy(state_of(made))
     for change, words in (
-        (lambda: made.merge("zero", "one"), "merge needs an agent with a pretrained encoder"),
-        (lambda: made.relabel(steps[0][0][0], "one"), "relabel needs an agent with a pretrained encoder"),
+        (lambda: made.merge("zero", "one"), "merge requires an agent with a pretrained encoder"),
+        (lambda: made.relabel(steps[0][0][0], "one"), "relabel requires an agent with a pretrained encoder"),
         (lambda: made.remove("nine"), "nine"),
         (lambda: made.rename("nine", "ten"), "nine"),
         (lambda: other.remove("one"), "only ursl and ursl-plus"),

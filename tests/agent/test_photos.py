@@ -368,7 +368,7 @@ def test_an_agent_whose_numbers_mean_something_else_is_refused_and_left_as_it_is
         del entry["knowledge"]["rule"]
     write_state(tmp_path / "model", entry)
     before = (tmp_path / "model.safetensors").read_bytes()
-    with pytest.raises(DataError, match="judges images by other rules: fit a new one"):
+    with pytest.raises(DataError, match="judges images by different rules: fit a new one"):
         ContinualClassifier.load(tmp_path)
     assert (tmp_path / "model.safetensors").read_bytes() == before
 

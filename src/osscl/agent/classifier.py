@@ -95,7 +95,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def learner(self) -> NetworkLearner | PhotoLearner:
-        """What learns, made from the parameters when it is first used."""
+        """The learner, created from the parameters on first use."""
         if self._learner is None or (not self.history and self.begun is None and self._is_stale()):
             self._adopt(self._new_learner())
         assert self._learner is not None
@@ -144,7 +144,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return bool(self.history) and self.begun is None
 
     def __sklearn_tags__(self) -> Any:
-        """Images are not a table of numbers."""
+        """The tags of an estimator whose input is not a table of numbers."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
         tags.no_validation = True
@@ -158,7 +158,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Args:
             images: see the class; a folder has one folder per class, a table may have a column "label".
             labels: one string or integer per image, unless a folder or a table gives them.
-            unlabeled: images that nobody has labelled.
+            unlabeled: unlabelled images, in the same forms.
         """
         with self._rollback_on_failure():
             if self._is_stale():
@@ -169,7 +169,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def update(self, images: Any = None, labels: Any = None, unlabeled: Any = None) -> Self:
-        """Learn new classes, more images of known classes, or from unlabelled images alone.
+        """Learn new classes, more images of known classes, or from unlabelled images only.
 
         Earlier images are not needed. Labelled images that were learned before are recognised and skipped.
         """
@@ -182,7 +182,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, images: Any, labels: Any = None, classes: Any = None, *, unlabeled: Any = None) -> Self:
-        """As `update`, or `fit` the first time. `classes`, which scikit-learn passes, is not needed."""
+        """Call `fit` the first time and `update` afterwards. `classes` is ignored, for scikit-learn compatibility."""
         return (self.update if self.history else self.fit)(images, labels, unlabeled)
 
     def _checked(self, images: Any, labels: Any, unlabeled: Any) -> tuple[StepInput, bool]:
@@ -192,13 +192,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return learner.check(images, labels, unlabeled_images(unlabeled)), are_integers(labels)
 
     def fit_step(self, given: StepInput) -> Self:
-        """As `fit`, with a step that the learner has checked."""
+        """Like `fit`, for a step that the learner has checked."""
         if self.folder is not None and self.history:
             raise UserError(f"{self.folder} already holds a trained agent: use update to teach it more")
         return self._learn_step(self._first(given), from_start=self.begun is None)
 
     def update_step(self, given: StepInput) -> Self:
-        """As `update`, with a step that the learner has checked."""
+        """Like `update`, for a step that the learner has checked."""
         return self._learn_step(self._further(given), from_start=False)
 
     def require_teachable(self, given: StepInput) -> None:
@@ -315,7 +315,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._edit(f"removed {gone}", gone, lambda: self.learner.remove(gone, self.class_names), names)
 
     def relabel(self, image: Any, new: str | None) -> Self:
-        """Undo a wrong label: learn an image as another class, or as none."""
+        """Correct a wrong label: assign an image to another class, or remove it if `new` is None."""
         photos = self._photos("relabel")
         new = new if new is None else as_class_names([new])[0]
         found = photos.check([image], ["?"], None)
@@ -332,8 +332,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _photos(self, what: str) -> PhotoLearner:
         if not isinstance(self.learner, PhotoLearner):
             raise UserError(
-                f"{what} needs an agent with a pretrained encoder: a network's head would have to be fitted again to "
-                "images that are gone"
+                f"{what} requires an agent with a pretrained encoder: a network's head would have to be fitted again "
+                "to images that are no longer stored"
             )
         return self.learner
 
@@ -380,7 +380,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # ----- prediction
 
     def predict(self, images: Any) -> Array:
-        """The class of each image, (n,); integers if all labels were integers. `predict_detailed` has more."""
+        """The class of each image, (n,); integers if all labels were integers. `predict_detailed` returns more."""
         columns = {name: column for column, name in enumerate(self.class_names)}
         names = self._classes_as_given()
         return names[[columns[name] for name in self.predict_detailed(images).names]]

@@ -68,14 +68,14 @@ class EmbeddingStore:
         return taken
 
     def find(self, key: bytes) -> int:
-        """The row of a picture; -1 where there is none, or a damaged one."""
+        """The row of a picture; -1 if there is none or if it is damaged."""
         row = self._index.find(key)
         if row < 0 or self._digest(key, self._mapped(row + 1)[row]) != self._index.digest(row):
             return -1
         return row
 
     def append(self, keys: Sequence[bytes], values: Array) -> list[int]:
-        """Add rows, complete and synced when this returns; a picture that another process added keeps its row.
+        """Add rows, which are complete and synced on return; a picture that another process added keeps its row.
 
         Args:
             keys: of the pictures.
@@ -118,7 +118,7 @@ class EmbeddingStore:
         except (OSError, ValueError):
             raise DataError(f"{path} is damaged: delete the folder; its pictures will be embedded again") from None
         if found != meant:
-            raise DataError(f"{self.folder} was written by another version of osscl: delete it, or give another folder")
+            raise DataError(f"{self.folder} was written by another version of osscl: delete it, or choose another one")
 
     def _digest(self, key: bytes, row: Array) -> bytes:
         return hashlib.blake2b(key + row.tobytes(), digest_size=KEY).digest()
@@ -134,7 +134,7 @@ class EmbeddingStore:
             raise UserError(f"cannot write embeddings to {self.folder}: {error.strerror}") from None
 
     def _write(self, name: str, offset: int, content: bytes) -> None:
-        """Write after what is committed, over what a killed process may have left, and sync."""
+        """Write after the committed bytes, overwrite what a killed process may have left there, and sync."""
         with os.fdopen(os.open(self.folder / name, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             file.truncate(offset)
             file.seek(offset)
@@ -143,7 +143,7 @@ class EmbeddingStore:
             os.fsync(file.fileno())
 
     def _read_new_records(self) -> None:
-        """Records are never changed, so that only those after the last known one are read."""
+        """Read the records after the last known one; earlier ones never change."""
         try:
             with (self.folder / "index").open("rb") as file:
                 file.seek(len(self) * RECORD)
@@ -156,21 +156,21 @@ class EmbeddingStore:
             self._index.extend(np.frombuffer(content, np.uint8, count * RECORD).reshape(-1, RECORD))
 
     def _mapped(self, rows: int) -> Array:
-        """At least this many rows; the file grows, and the map with it."""
+        """A memory map of at least this many rows, renewed when the file has grown."""
         if rows == 0:
             return np.empty((0, self.views, self.dim), np.float32)
         held = self._map
         if held is None or len(held) < rows * self._row_bytes:
             with (self.folder / "rows").open("rb") as file:
                 held = mmap.mmap(file.fileno(), len(self) * self._row_bytes, access=mmap.ACCESS_READ)
-            self._map = held  # the old map lives as long as arrays that show it
+            self._map = held  # arrays that use the old map keep it alive
         count = min(len(held) // self._row_bytes, len(self))
         shape = count, self.views, self.dim
         return np.frombuffer(held, np.float32, count * self.views * self.dim).reshape(shape)
 
 
 class KeyIndex:
-    """Where each key is: sorted numbers, and a dictionary of those added since the last sort.
+    """The row of each key: sorted numbers, and a dictionary of the keys added since the last sort.
 
     A picture takes 32 bytes for its record and 16 for its place in the order.
     """

@@ -22,7 +22,7 @@ from osscl.errors import DataError
 from osscl.vision.preprocessing import require_views
 from osscl.vision.pretrained import PretrainedEncoder
 
-APPENDED = 64  # rows written at a time: what a kill can lose
+APPENDED = 64  # rows written at a time, and lost at most if the process is killed
 AHEAD = 4  # pictures a worker may be ahead of the writer
 MOST_PLACES = 4096  # pictures whose copy waits to be written, so that memory is bounded
 NEW, WAITING = -1, -2  # in place of a row: a picture to be embedded, and one that is embedded and not yet written
@@ -48,7 +48,7 @@ class Embedded:
     indices: Array  # int64 (n,): which of the given pictures were embedded, in order
     rows: Array  # int64 (n,): their rows in the store
     skipped: tuple[Skipped, ...] = ()
-    notes: tuple[str, ...] = ()  # conversions and oddities, one line each kind
+    notes: tuple[str, ...] = ()  # conversions and oddities, one line for each kind
     source: Callable[[int], Path | Image.Image] | None = None  # the i-th of the given pictures
 
     def __len__(self) -> int:
@@ -82,11 +82,11 @@ def embed_paths(
     progress: ReadProgress = silent,
     workers: int | None = None,
 ) -> Embedded:
-    """Embed image files; content that the store has is not decoded again, whatever the file is called.
+    """Embed image files; content that is in the store is not decoded again, whatever the file is called.
 
     Args:
         paths: the files. One that cannot be read is skipped, with the reason.
-        encoder: what the store was opened with.
+        encoder: the one that the store was opened with.
         store: also determines how many views are embedded.
         progress: called after each picture.
         workers: threads that read, decode and, on a CPU, embed; None means one per core.
@@ -280,7 +280,7 @@ def _in_threads(work: Callable[[int], Work], items: Iterable[int], workers: int)
                 while ahead:
                     yield ahead.popleft().result()
             finally:
-                for future in ahead:  # of a caller that stopped
+                for future in ahead:  # the caller has stopped
                     future.cancel()
     finally:
         torch.set_num_threads(before)

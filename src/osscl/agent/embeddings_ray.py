@@ -25,9 +25,9 @@ from osscl.data.pictures import decode_photo, hearing_warnings, read_content
 from osscl.errors import DataError, UserError
 from osscl.vision.pretrained import PretrainedEncoder
 
-BATCH = 16  # pictures a task: what is done again when a worker is lost
-BLOCK = 64  # pictures a block of the dataset,
-MOST_BLOCKS = 4096  # or more, where there would be too many blocks
+BATCH = 16  # pictures per task; they are done again when a worker is lost
+BLOCK = 64  # pictures per block of the dataset
+MOST_BLOCKS = 4096  # with more, blocks are larger
 
 Batch = dict[str, Array]
 
@@ -41,13 +41,13 @@ def embed_on_ray(
 ) -> Embedded:
     """Embed image files on the Ray cluster that this process is connected to.
 
-    Each worker reads the files itself, under the same paths, and embeds on one CPU. This process alone writes to the
-    store, so that only the files have to be on a shared disk. The work of a lost worker is redone by another one.
+    Each worker reads the files itself, under the same paths, and embeds on one CPU. Only this process writes to the
+    store, so only the files have to be on a shared disk. The work of a lost worker is redone by another one.
 
     Args:
         paths: the files.
-        load: makes the encoder in a worker, as `functools.partial(load_encoder, name)`; it must pickle.
-        store: what is in it is neither decoded nor embedded again.
+        load: creates the encoder in a worker, e.g. `functools.partial(load_encoder, name)`; must be picklable.
+        store: pictures that are in it are neither decoded nor embedded again.
         progress: called after each picture.
         workers: the maximum number; None means every CPU of the cluster.
     """
@@ -85,7 +85,7 @@ class Embedder:
 
     def __init__(self, load: Callable[[], PretrainedEncoder], content_hash: str, views: int, known: Any) -> None:
         self.encoder, self.views = load(), views
-        self.is_other = self.encoder.content_hash != content_hash  # Ray would try a worker that raises again and again
+        self.is_other = self.encoder.content_hash != content_hash  # not raised here: Ray would retry without end
         keys: Array = _connected().get(known)
         self.known = KeyIndex()
         self.known.extend(np.concatenate([keys, np.zeros_like(keys)], 1))

@@ -26,16 +26,16 @@ class Example:
 
     name: str  # its class
     jpeg: bytes
-    similarity: float  # cosine with the image asked about; 1 where none was
+    similarity: float  # cosine with the queried image; 1 without one
 
 
 def no_examples(rows: Sequence[int]) -> list[bytes]:
-    """Nothing for every row."""
+    """An empty example for every row."""
     return [NOTHING for _ in rows]
 
 
 def make_examples(pictures: Sequence[GetPicture], digests: Sequence[int]) -> list[bytes]:
-    """A small JPEG of each picture; nothing for a file whose content is no longer the one with this digest."""
+    """A small JPEG of each picture; empty for a file whose content no longer has this digest."""
     with hearing_warnings(), ThreadPoolExecutor() as pool:
         return [*pool.map(_example, pictures, digests)]
 

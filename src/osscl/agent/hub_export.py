@@ -88,7 +88,7 @@ def export_hub(agent: ContinualClassifier, folder: Path | None, out: Path) -> No
 
 
 def exported_config(folder: Path) -> dict[str, Any] | None:
-    """The config.json of an exported folder; None in an agent's own folder. Those of other programs are refused."""
+    """The config.json of an exported folder; None in an agent's own folder. Files of other programs are refused."""
     file = folder / CONFIG
     if not file.exists():
         return None
@@ -102,7 +102,7 @@ def exported_config(folder: Path) -> dict[str, Any] | None:
 
 
 def require_export(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Refuse a folder whose config.json describes another agent than its model, or than an earlier state of it."""
+    """Refuse a folder whose config.json describes neither its model nor an earlier state of it."""
     found = exported_config(folder)
     if found is None:
         return
@@ -233,7 +233,7 @@ def _accuracy(agent: ContinualClassifier) -> str:
         f"Of labelled images that were left out one at a time, n = {choice.tried}, the head in use ({choice.head})",
         f"named {choice.agent:.1f} % correctly; class means {choice.class_means:.1f} %, discriminants",
         f"{choice.discriminants:.1f} % on the same embeddings. The head was chosen on these images, so that the first",
-        "number is slightly optimistic. No other test is part of this folder.",
+        "number is slightly optimistic. This folder contains no other test results.",
     )
 
 
@@ -267,7 +267,7 @@ def _step_row(number: int, step: LearnedStep) -> str:
 
 def _origin(model: PhotoModel, licence: str | None) -> str:
     name, views = public_name(model.learner.settings.encoder), model.learner.settings.views
-    terms = licence if licence is not None else "not known to osscl; see where the encoder comes from"
+    terms = licence if licence is not None else "not known to osscl; see the source of the encoder"
     encoder = _wrapped(
         f"Encoder: `{_cell(name)}`, frozen, {views} view{'s' * (views > 1)} of each image. Licence of its weights:",
         f"{_cell(terms)}.",

@@ -1,4 +1,4 @@
-"""The images and labels of one step as a user provides them: validated, hashed, made into a `Step`."""
+"""The images and labels of one step as a user provides them: validated, hashed and converted to a `Step`."""
 
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
@@ -139,14 +139,14 @@ def check_pixels(images: Images | None, labels: Sequence[Any], unlabeled: Images
 
 
 def require_arrays(*parts: Any) -> None:
-    """Networks trained from scratch need pixels of one size, which only the caller can choose."""
+    """Refuse files: networks trained from scratch need pixels of one size, which only the caller can choose."""
     for images in parts:
         if isinstance(images, list | tuple) and images and isinstance(images[0], str | PathLike):
             raise DataError("encoder='scratch' takes uint8 arrays: read files with osscl.load_folder(folder, size=64)")
 
 
 def require_consistent(digests: Sequence[int], names: Sequence[str]) -> None:
-    """One label per image, and no image with two labels."""
+    """Require one label per image, and no image with two labels."""
     if len(names) != len(digests):
         raise DataError(f"expected one label per image, got {len(names)} labels for {len(digests)} images")
     if (pair := conflicting_pair(digests, names)) is not None:
@@ -159,7 +159,7 @@ def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) ->
     new = set(given.classes) - set(known)
     require_memory_for(recipe, len(known) + len(new), "; it is fixed by the first step")
     if not given.labels and not len(given.unlabeled):
-        raise UserError("nothing new: all of these images were learned before")
+        raise UserError("nothing new: all of these images have already been learned")
     if not new and recipe.needs_new_classes:
         raise UserError(f"{method_name(recipe.method)} needs a new class in every step")
     if not given.labels and not recipe.memory:
@@ -175,7 +175,7 @@ def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) ->
 
 
 def require_memory_for(recipe: Recipe, classes: int, note: str = "") -> None:
-    """Memory holds at least one image of each class, or none at all."""
+    """Require a memory for at least one image of each class, or no memory at all."""
     if 0 < recipe.memory < classes:
         raise UserError(f"memory must be 0 or at least {classes}, the number of classes{note}; got {recipe.memory}")
 
@@ -233,11 +233,11 @@ def _content_hash(rows: Tensor, others: Tensor, names: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-# ----- images and labels in the forms people have them: arrays, lists of files, folders, tables with a path column
+# ----- images and labels in the forms that users have them: arrays, lists of files, folders, tables with a path column
 
 
 def labeled_images(images: Any, labels: Any) -> tuple[Any, Any]:
-    """Images and one label each. A folder has its labels in its folders' names, a table may have them in a column."""
+    """Images and one label each. The labels of a folder are its folders' names; a table may have a label column."""
     if isinstance(images, str | Path):
         if labels is not None and len(labels):
             raise DataError(f"the labels of {images} are the names of its folders; do not pass labels as well")
@@ -260,12 +260,12 @@ def plain_images(images: Any) -> Any:
 
 
 def unlabeled_images(images: Any) -> Any:
-    """A pile: as `plain_images`, with each file of a folder once."""
+    """A pile: like `plain_images`, but with each file of a folder only once."""
     return list(list_unlabeled(images).files) if isinstance(images, str | Path) else plain_images(images)
 
 
 def are_integers(labels: Sequence[Any]) -> bool:
-    """Whether all labels are integers, as scikit-learn users have them."""
+    """Whether all labels are integers, as is usual with scikit-learn."""
     values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else labels
     return bool(len(values)) and all(isinstance(value, Integral) and not isinstance(value, bool) for value in values)
 

@@ -25,7 +25,7 @@ from osscl.learn.embedded import (
 )
 from osscl.learn.unknown import Calibration, PileSums, Unknown, fit_unknown, unknown_from
 
-RULE = 2  # of what stored numbers mean; raised when the same file would give other answers
+RULE = 2  # version of what stored numbers mean; raised when the same file would give other answers
 Memory = tuple[Tensor, tuple[str, ...], tuple[bytes, ...]]  # labelled rows, their classes and example pictures
 
 
@@ -60,18 +60,18 @@ class Knowledge:
         return len(self.kept) == round(float(self.sums.counts.sum()))
 
     def renamed(self, old: str, new: str) -> "Knowledge":
-        """The same under another name: no answer changes."""
+        """The same with a class renamed; answers change only in its name."""
         labels = tuple(new if name == old else name for name in self.kept_labels)
         scores = self.calibration.renamed(old, new)
         return replace(self, sums=self.sums.renamed(old, new), calibration=scores, kept_labels=labels)
 
     def merged(self, gone: str, into: str) -> "Knowledge":
-        """All rows of `gone` as if they had been labelled `into`."""
+        """The same, as if all rows of `gone` had been labelled `into`."""
         scores = self.calibration.renamed(gone, into)
         return self._edited(self.sums.merged(gone, into), scores, lambda name: into if name == gone else name)
 
     def removed(self, gone: str) -> "Knowledge":
-        """Without a class: its sums, as far as its rows are in memory exactly, its rows and its calibration scores."""
+        """The same without a class's sums, rows and calibration scores; sums are exact for rows that are in memory."""
         scores = self.calibration.without(gone)
         return self._edited(self._sums_without(gone), scores, lambda name: None if name == gone else name)
 
@@ -132,7 +132,7 @@ class Knowledge:
         """What `state` stored; numbers with another meaning are refused."""
         if state.get("rule") != RULE:
             raise DataError(
-                "the agent was saved by a version of osscl that judges images by other rules: fit a new one"
+                "the agent was saved by a version of osscl that judges images by different rules: fit a new one"
             )
         scores = state["calibration"]
         return cls(
@@ -155,9 +155,9 @@ def learn_rows(
     memory: int,
     make_examples: MakeExamples = no_examples,
 ) -> Knowledge:
-    """Learn labelled rows (n, width) and the sums of a pile on top of what is known; then n may be 0.
+    """Learn labelled rows (n, width) and the sums of a pile; n may be 0 if there is knowledge from `before`.
 
-    If all labelled rows are in memory, they are judged again with the new classes; else the results they left count.
+    If all labelled rows are in memory, they are judged again with the new classes; else their stored results count.
     Example pictures are made only of new rows that stay in memory.
     """
     sums = before.sums if before is not None else None

@@ -46,7 +46,7 @@ class NetworkLearner:
 
     @property
     def width(self) -> int:
-        """Numbers in the embedding by which images look known or not; 0 for methods without one."""
+        """Width of the embedding that decides whether images look known; 0 for methods without one."""
         reference = getattr(self.agent, "reference", None)
         for owner, name in ((reference, "encoder"), (self.agent, "learner"), (self.agent, "encoder")):
             if (encoder := getattr(owner, name, None)) is not None:

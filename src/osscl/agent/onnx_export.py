@@ -77,7 +77,7 @@ def export_onnx(model: PhotoModel, agent: str, out: Path, files: Sequence[Path] 
         if agreement.decisions or not agreement.difference <= TOLERANCE:
             raise UserError(
                 f"not exported: on {agreement.pictures} pictures the graph differs from the agent by up to "
-                f"{agreement.difference:.2g} and in {agreement.decisions} decisions; allowed are {TOLERANCE:g} and 0"
+                f"{agreement.difference:.2g} and in {agreement.decisions} decisions; the limits are {TOLERANCE:g} and 0"
             )
         refuse_to_overwrite(out)
         draft.replace(out)
@@ -165,7 +165,7 @@ def _check_pictures(exported: OnnxModel, files: Sequence[Path]) -> list[Image.Im
 
 
 def measure_agreement(model: PhotoModel, exported: OnnxModel, pictures: Sequence[Image.Image]) -> Agreement:
-    """The agent and the graph on the same square pictures."""
+    """Compare the agent and the graph on the same square pictures."""
     encoder = model.learner.encoder
     rows = torch.cat([encoder.embed(encoder.preprocess(picture)) for picture in pictures])
     expected, found = model.predict_rows(rows), exported.predict(as_batch(pictures))

@@ -19,7 +19,7 @@ from osscl.runs.model import Prediction, joined
 
 FORMAT = "osscl agent 2"  # of the metadata in the file
 INPUT, OUTPUTS = "pictures", ("probabilities", "known_share", "known")
-AT_A_TIME = 32  # pictures a pass, so that memory is bounded
+AT_A_TIME = 32  # pictures per pass, so that memory is bounded
 DIGEST, UNSIGNED = "digest", "0" * 32  # metadata: a digest of the file in which these zeros stand for the digest
 
 
@@ -50,7 +50,7 @@ class ExportedDescription:
     preprocessing: ExportedPreprocessing
 
     def as_metadata(self) -> dict[str, str]:
-        """Text values by name, as ONNX files carry them; lists and objects are JSON."""
+        """Text values by name, as ONNX files store them; lists and objects are JSON."""
         found = {key: value if isinstance(value, str) else json.dumps(value) for key, value in asdict(self).items()}
         return {"format": FORMAT, DIGEST: UNSIGNED, **found}
 
@@ -98,7 +98,7 @@ class OnnxModel:
     def predict_files(
         self, files: Sequence[Path], reject: float | None = None
     ) -> tuple[tuple[Prediction, list[Path]] | None, list[str]]:
-        """Predictions with the files that could be read, None without any, and what is wrong with the others."""
+        """Predictions and the files that could be read, or None if there are none; and the problems of the others."""
         parts, kept, problems = list[Prediction](), list[Path](), list[str]()
         for start in range(0, len(files), AT_A_TIME):
             read = list[Image.Image]()

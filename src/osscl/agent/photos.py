@@ -38,7 +38,7 @@ ROWS_AT_A_TIME = 4096  # rows in memory at a time
 
 @dataclass(frozen=True)
 class PhotoSettings:
-    """What a photo agent is made with; fixed by its first step."""
+    """The settings of a photo agent, fixed by its first step."""
 
     encoder: str  # a name, a folder or a hub id
     content_hash: str  # of its weights and preprocessing
@@ -147,15 +147,15 @@ class PhotoLearner:
     # ----- learning
 
     def require_first(self, given: PhotoStep) -> None:
-        """Any labelled images will do."""
+        """Accept any labelled images."""
 
     def require_format(self, given: PhotoStep) -> None:
-        """Images of any size are embedded."""
+        """Accept images of any size."""
 
     def require_next(self, given: PhotoStep, known: Sequence[str]) -> None:
         new = ~torch.isin(given.unlabeled_digests, self.pile_digests)
         if not given.labels and not bool(new.any()):
-            raise UserError("nothing new: all of these images were learned before")
+            raise UserError("nothing new: all of these images have already been learned")
 
     def begin(self, given: PhotoStep) -> None:
         prepare(self.device)
@@ -237,7 +237,7 @@ class PhotoLearner:
         return bool(entry.get("settings") == vars(self.settings))
 
     def resume(self, entry: Mapping[str, Any]) -> None:
-        """Steps take seconds once images are embedded, and embeddings are cached: there is nothing to resume."""
+        """Do nothing: embeddings are cached, and the rest of a step takes only seconds."""
 
     @classmethod
     def from_entry(cls, entry: Mapping[str, Any], device: torch.device, folder: Path | None = None) -> "PhotoLearner":
@@ -285,7 +285,7 @@ class PhotoModel:
         return Prediction(best.indices, names, best.values, share, known, self.classes, probabilities, calibrated=True)
 
     def baseline_names(self, rows: Tensor) -> dict[str, tuple[str, ...]]:
-        """What the two plain baselines predict for embeddings (n, width)."""
+        """The predictions of the two plain baselines for embeddings (n, width)."""
         ways = {"class means": MEANS, "discriminants": DISCRIMINANTS}
         found = {name: self.knowledge.head.logits(rows, way).argmax(1).tolist() for name, way in ways.items()}
         return {name: tuple(self.classes[c] for c in columns) for name, columns in found.items()}

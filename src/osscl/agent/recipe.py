@@ -34,7 +34,7 @@ class Recipe:
             raise SpecError(f"method must be a name or a config of this package, got {kind.__qualname__}")
         if getattr(self.method, "wants_whole_pool", False):
             raise SpecError(
-                "method: this one needs all unlabelled images before the first step; choose another, such as ursl"
+                "this method needs all unlabelled images before the first step; choose another one, such as ursl"
             )
         require(type(self.memory) is int and self.memory >= 0, self, "memory", "a whole number, 0 or more")
         require(type(self.seed) is int and 0 <= self.seed < 2**63, self, "seed", "0 or more, and below 2^63")
@@ -43,7 +43,7 @@ class Recipe:
 
     @property
     def display_name(self) -> str:
-        """The configuration's name, whatever the reference's floor of updates."""
+        """The configuration's name, regardless of the reference's minimum number of updates."""
         reference = getattr(self.method, "reference", None)
         if not isinstance(reference, ReferenceConfig):
             return config_display_name(self.method)
@@ -94,7 +94,7 @@ def make_recipe(
 
 
 def _with_floor(config: Any, schedule: Schedule) -> Any:
-    """Give the reference network enough updates on a small pile; an epoch of 243 photographs is one update."""
+    """Ensure enough updates of the reference network on a small pile: an epoch of 243 photographs is one update."""
     reference = getattr(config, "reference", None)
     if not isinstance(reference, ReferenceConfig) or reference.min_updates:
         return config

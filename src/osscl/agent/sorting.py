@@ -35,7 +35,7 @@ COLUMNS = ("file", "sorted_as", "class", "probability", "score", "looks_known")
 
 @dataclass(frozen=True)
 class SortedPicture:
-    """Where a picture goes, and why."""
+    """The target of a picture, and the prediction behind it."""
 
     file: Path
     target: PurePosixPath  # relative to the output folder
@@ -155,7 +155,7 @@ def _without_clashes(folders: Sequence[PurePosixPath], names: Sequence[str]) -> 
 
 
 def _truncated(stem: str, more: int) -> str:
-    """As much of a name as fits beside `more` bytes."""
+    """As much of a name as fits together with `more` bytes."""
     while len(os.fsencode(stem)) + more > LONGEST_NAME:
         stem = stem[:-1]
     return stem
@@ -203,7 +203,7 @@ def place_pictures(
 
 
 def _write_csv(file: Path, pictures: Iterable[SortedPicture]) -> None:
-    """Row by row: the text of a million pictures would take more memory than everything else."""
+    """Write row by row: the text of a million pictures would take more memory than everything else."""
     with file.open("w", encoding="utf-8", errors="replace", newline="") as text:  # file names need not be valid text
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
@@ -264,7 +264,7 @@ class ShownPicture:
 def contact_sheet(
     title: str, notes: Sequence[str], folders: Mapping[str, Sequence[ShownPicture]], counts: Mapping[str, int]
 ) -> str:
-    """Render the page, which is stored beside the folders it shows; `counts` are the pictures in each folder."""
+    """Render the page, which is stored next to the folders it shows; `counts` are the pictures in each folder."""
     parts = [(folder, _count(counts[folder]), pictures[:MOST_SHOWN]) for folder, pictures in folders.items()]
     page = Environment(autoescape=True).from_string(SHEET).render(title=title, notes=notes, folders=parts)
     return page.encode("utf-8", "replace").decode()  # file names need not be valid text

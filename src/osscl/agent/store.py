@@ -138,7 +138,7 @@ def read_newest(folder: Path, finished: bool = False, *, tensors: bool = True) -
 
 
 def is_interrupted(folder: Path, finished: bool = False) -> bool:
-    """Whether a checkpoint can be resumed from; False if only `finished` steps are wanted."""
+    """Whether a checkpoint can be resumed from; False if only `finished` steps are requested."""
     model, checkpoint = model_file(folder), checkpoint_file(folder)
     if not model.is_file() and not checkpoint.is_file():
         raise DataError(f"no agent in {folder}: `osscl fit` creates one")
@@ -202,7 +202,7 @@ def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]]
 
 
 def checkpoint_of_step(folder: Path, learned: list[str], content: str) -> dict[str, Any] | None:
-    """The checkpoint of this very step; one of another step is set aside, one of a finished step deleted."""
+    """The checkpoint of this step; that of another step is set aside, that of a finished step is deleted."""
     checkpoint = checkpoint_file(folder)
     if not checkpoint.is_file():
         return None
