@@ -295,7 +295,7 @@ def test_interrupted_runs_on_ray_save_their_state_and_resume(cluster, here, monk
         (Engine("ray", gpu_share=0.5), "auto", "no node of the Ray cluster has the 1 CPU and 0.5 GPU"),
         (Engine("ray"), "cuda", "no node of the Ray cluster has the 1 CPU and 1 GPU"),
         (Engine("ray"), "cuda:1", "device must be auto, cpu or cuda"),
-        (Engine("ray", gpu_share=0.5), "cpu", "--gpu-share needs the device auto or cuda"),
+        (Engine("ray", gpu_share=0.5), "cpu", "--gpu-share requires the device auto or cuda"),
     ],
     ids=["share", "cuda", "numbered", "cpu"],
 )
@@ -431,8 +431,8 @@ def test_a_table_whose_cluster_is_killed_says_so_and_resumes_with_each_record_on
     ("flags", "words"),
     [
         (["--engine", "slurm"], "unknown engine 'slurm'; allowed: local, ray"),
-        (["--address", "a:1"], "need --engine ray"),
-        (["--gpu-share", "0.5"], "need --engine ray"),
+        (["--address", "a:1"], "require --engine ray"),
+        (["--gpu-share", "0.5"], "require --engine ray"),
         (["--engine", "ray", "--gpu-share", "-1"], "gpu_share must be in (0, 1]"),
     ],
 )

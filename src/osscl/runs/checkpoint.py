@@ -47,7 +47,7 @@ class Options:
     max_minutes: float | None = None
     save_every: float = 60.0  # seconds between saves inside a phase
     share_references: bool = True
-    references: Path | None = None  # where they are shared; the cache folder where None
+    references: Path | None = None  # folder where they are shared; None: the cache folder
     shared_device: bool = False  # the device is shared: timings are excluded from comparisons
     watcher: Watcher = field(default_factory=Unwatched)
 
@@ -72,13 +72,13 @@ class Position:
 
 @contextlib.contextmanager
 def set_aside_on_divergence(folder: Path) -> Iterator[None]:
-    """After divergence the same command starts over instead of resuming."""
+    """Set the checkpoint aside if the block diverges, so that the same command starts over instead of resuming."""
     try:
         yield
     except Diverged:
         if (checkpoint := folder / f"checkpoint{SUFFIX}").exists():
             set_aside(checkpoint, "diverged")
-        remove_state(folder / "checkpoint")  # the one before it, too
+        remove_state(folder / "checkpoint")  # also the previous one
         raise
 
 

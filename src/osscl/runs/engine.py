@@ -30,10 +30,10 @@ RETRIES = 3  # of a run whose worker is lost; it resumes from its last checkpoin
 SECONDS_TO_ANSWER = 5.0
 SETTINGS_FRAME = 4  # its type in HTTP/2
 SECONDS_TO_SAVE = 30.0
-SECONDS_BETWEEN_LOOKS = 2.0  # at the head of a Ray cluster
+SECONDS_BETWEEN_LOOKS = 2.0  # between checks that the head of a Ray cluster answers
 SECONDS_WITHOUT_HEAD = 8.0  # after which a cluster is lost; Ray itself would wait a minute and then end this process
 
-Watch = Callable[[RunSpec], AbstractContextManager[Watcher]]  # makes the watcher of a run; for Ray it must pickle
+Watch = Callable[[RunSpec], AbstractContextManager[Watcher]]  # makes the watcher of a run; must be picklable for Ray
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Engine:
 
     name: str = "local"
     address: str | None = None  # of a Ray cluster; None starts one here
-    gpu_share: float | None = None  # of a GPU, for one run; None is a whole one where there are any
+    gpu_share: float | None = None  # share of a GPU per run; None: a whole one if there are any
 
     def __post_init__(self) -> None:
         if self.name not in ENGINES:
             raise unknown("engine", self.name, ENGINES)
         if self.name == "local" and (self.address is not None or self.gpu_share is not None):
-            raise SpecError("--address and --gpu-share need --engine ray")
+            raise SpecError("--address and --gpu-share require --engine ray")
         share = self.gpu_share
         if share is not None and not (0 < share <= 1 or (share > 1 and share.is_integer())):
             raise SpecError(f"gpu_share must be in (0, 1] or a whole number, got {share}")
@@ -59,7 +59,7 @@ LOCAL = Engine()
 
 @functools.cache
 def reference_key(spec: RunSpec) -> str | None:
-    """Equal for runs that train the same reference networks; None for a run that trains none."""
+    """A key that is equal for runs that train the same reference networks; None for a run that trains none."""
     method = spec.method
     if not getattr(method, "needs_reference", False) or not (spec.scenario.related or spec.scenario.unrelated):
         return None
@@ -256,7 +256,7 @@ def _received(ray: Any, task: Any, spec: RunSpec, options: Options) -> RunRecord
         raise LostCluster(
             f"Ray has lost {spec.id} ({reason_of(error)}); run the same command again to resume"
         ) from None
-    if isinstance(record, RunRecord) and not _file(spec, options).exists():  # the worker's disk is not ours
+    if isinstance(record, RunRecord) and not _file(spec, options).exists():  # the worker wrote to another disk
         write_record(record, _file(spec, options))
     return record
 
@@ -319,7 +319,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _refuse_silence(address: str) -> None:
-    """Fail soon if no server of Ray's kind answers; Ray itself would retry for minutes."""
+    """Fail early unless a server answers as Ray's do; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return
@@ -328,13 +328,13 @@ def _refuse_silence(address: str) -> None:
     try:
         with socket.create_connection((host, int(port)), SECONDS_TO_ANSWER) as connection:
             if not _speaks_http2(connection):
-                raise UserError(f"no Ray cluster at {address}: what is listening there is another program")
+                raise UserError(f"no Ray cluster at {address}: another program is listening there")
     except (OSError, OverflowError) as error:
         raise UserError(f"no Ray cluster at {address}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _speaks_http2(connection: socket.socket) -> bool:
-    """Whether a server answers as gRPC does, which Ray uses: with settings, as HTTP/2 (RFC 9113, 3.4) demands."""
+    """Whether a server answers as gRPC does, which Ray uses: with settings, as HTTP/2 (RFC 9113, 3.4) requires."""
     if os.environ.get("RAY_USE_TLS") == "1":
         return True  # it would not answer in plain text
     connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, SETTINGS_FRAME, 0, 0, 0, 0, 0)))
@@ -346,7 +346,7 @@ def _resources(ray: Any, specs: Sequence[RunSpec], options: Options, engine: Eng
     if options.device.startswith("cuda:"):
         raise SpecError(f"with --engine ray, device must be auto, cpu or cuda, got {options.device!r}")
     if options.device == "cpu" and engine.gpu_share is not None:
-        raise SpecError("--gpu-share needs the device auto or cuda")
+        raise SpecError("--gpu-share requires the device auto or cuda")
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     on_gpu = options.device == "cuda" or engine.gpu_share is not None or any(node.get("GPU") for node in nodes)
     share = 0.0 if options.device == "cpu" or not on_gpu else engine.gpu_share or 1.0

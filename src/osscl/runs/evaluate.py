@@ -11,7 +11,7 @@ from osscl.methods.base import Discerning, GateReport, Method, OtherHeads, Progr
 from osscl.runs.record import BINS, GateRecord, KnownRecord
 from osscl.stream.build import Stream, Truth
 
-SAMPLES = 8  # accepted and rejected rows that a record names
+SAMPLES = 8  # accepted and rejected rows that a record lists
 FOREIGN_ROWS = 2000  # unseen rows of each peripheral set, to test whether they look known
 UPDATES_BETWEEN_CHECKS = 200  # of the loss
 
@@ -73,7 +73,7 @@ def refuse_divergent_loss(where: Progress, t: int) -> None:
 
 
 def judge_gate(report: GateReport, truth: Truth, stream: Stream, t: int) -> GateRecord:
-    """Compare what the gate accepted and rejected with what the rows are."""
+    """Compare what the gate accepted and rejected with the ground truth."""
     scores, passed, confident = (part.cpu() for part in (report.scores, report.passed, report.confident))
     kinds = {"seen": truth.seen, "unseen": truth.unseen, "foreign": truth.foreign}
     seen_or_foreign = truth.seen | truth.foreign
@@ -141,7 +141,7 @@ def histogram(scores: Tensor) -> tuple[int, ...]:
 
 
 def _examples(mask: Tensor, stream: Stream, t: int) -> tuple[tuple[str, int], ...]:
-    """Set and row of the first few such rows of U_t, whose order is random."""
+    """Set and row of the first few rows of U_t in `mask`; the order of U_t is random."""
     rows, names = stream.steps[t], (stream.spec.main, *stream.spec.peripheral)
     chosen = mask.nonzero().squeeze(1)[:SAMPLES].tolist()
     return tuple((names[int(rows.sources[i])], int(rows.unlabeled[i])) for i in chosen)

@@ -1,4 +1,4 @@
-"""An index of records, so that thousands are listed without parsing them again. The JSON files stay the truth."""
+"""An index of records, to list thousands without parsing them again. The JSON files remain the source of truth."""
 
 import functools
 import json
@@ -104,7 +104,7 @@ def _decoded(entry: Entry) -> RunRecord:
 
 @functools.lru_cache(maxsize=4096)
 def _spec(text: str) -> RunSpec:
-    """Most records differ from another one in nothing but their seed."""
+    """The spec in a text without its seed, cached: most records differ from others only in their seed."""
     return spec_from_plain(json.loads(text), recorded=True)
 
 

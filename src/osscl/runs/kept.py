@@ -1,4 +1,4 @@
-"""What was read from record files, kept until they change, for commands that list thousands. Imports no torch."""
+"""Cached contents of record files, valid until these change, for commands that list many. Does not import torch."""
 
 import contextlib
 import functools
@@ -16,8 +16,8 @@ from osscl.places import cache_dir
 
 SPEC_FILE = "spec.json"  # in the folder of each run
 TIMED = "timed"  # folder, below that of all runs, of runs that were repeated for their time
-MANY = 200  # files from which on something is kept: fewer are read in a moment
-UNSETTLED = 2_000_000_000  # ns after a write in which another one may leave time and size of a file the same
+MANY = 200  # number of files from which something is kept: fewer are read quickly
+UNSETTLED = 2_000_000_000  # ns after a write; another one within them may leave a file's time and size the same
 PATIENCE = 2  # seconds to wait for another process that writes the index
 DAMAGED = (sqlite3.Error, TypeError, AttributeError, UnicodeError, MemoryError, OverflowError)
 
@@ -38,7 +38,7 @@ def index_file() -> Path:
 
 class Kept:
     """Texts by file in one table of the index: each is valid while size, times and inode of the file, and the code of
-    this package, are unchanged, and its digest is right. The index only saves time."""
+    this package, are unchanged, and its digest matches. The index only saves time."""
 
     def __init__(self, table: str, paths: Sequence[Path]) -> None:
         self.table, self.is_used = table, len(paths) >= MANY
@@ -79,7 +79,7 @@ class Kept:
             return {key: (stamp, text) for key, stamp, digest, text in rows if digest == _digest(key, stamp, text)}
         except sqlite3.OperationalError as error:
             if "malformed" not in str(error) and "no such" not in str(error):
-                return {}  # locked, or not to be opened
+                return {}  # locked, or it cannot be opened
         except DAMAGED:
             pass
         for damaged in (file, file.with_name(f"{file.name}-journal")):
@@ -126,7 +126,7 @@ class KeptAnswer:
             self._kept.write()
 
     def _stamp_now(self) -> str | None:
-        """None where nothing is kept, or a file has just been removed."""
+        """A digest of all files; None if nothing is kept, or if a file has just been removed."""
         digest = blake2b(digest_size=16)
         try:
             for path in self._files if self._kept.is_used else ():
@@ -153,7 +153,7 @@ def _key(path: Path) -> bytes:
 
 
 def stamp_of(path: Path) -> str:
-    """What changes with a file, or with the code that reads it."""
+    """A text that changes with a file, and with the code that reads it."""
     found = path.stat()
     return f"{_code()} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
 

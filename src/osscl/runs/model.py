@@ -61,7 +61,7 @@ class Prediction:
     labels: Tensor  # (n,) class ids
     names: tuple[str, ...]
     probabilities: Tensor  # (n,) of the class named
-    scores: Tensor | None  # (n,) how much it looks like a class learned; None for methods without such a score
+    scores: Tensor | None  # (n,) how much it looks like a learned class; None for methods without such a score
     known: Tensor | None  # (n,) bool: the score is above the threshold
     classes: tuple[str, ...] = ()  # columns of `class_probabilities`
     class_probabilities: Tensor | None = None  # (n, k)
@@ -78,7 +78,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Predictions beside the true classes."""
+    """Predictions, compared with the true classes."""
 
     prediction: Prediction
     labels: tuple[str, ...]

@@ -159,7 +159,7 @@ def describe_progress(title: str, t: int, steps: int, progress: Progress, rate: 
 
 
 def time_left(progress: Progress, rate: float | None, of_run: float | None) -> str:
-    """The time left of the run, or of the phase where that of the run is not known yet."""
+    """The remaining time of the run, or of the phase if that of the run is not known yet."""
     if of_run is not None:
         return f"run {clock(of_run)} left"
     views_left = progress.views / max(1, progress.update) * (progress.updates - progress.update)

@@ -23,7 +23,7 @@ from osscl.storage import DIGEST, seal, unsealed, write_text
 FORMAT = "osscl record 1"
 BINS = 50  # of the score histograms, over [-1, 1]
 ROUNDING = 1e-3  # of accuracies in %, which are means in single precision
-LONGEST_REASON = 500  # letters of what is wrong with a record, which may quote values of any length
+LONGEST_REASON = 500  # characters of a message about a record, which may quote values of any length
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class RunRecord:
 
     @property
     def updates(self) -> int:
-        """Of all phases in all steps."""
+        """The number of updates of all phases in all steps."""
         return sum(phase.updates for step in self.steps for phase in step.phases)
 
     @functools.cached_property
@@ -168,7 +168,7 @@ def write_record(record: RunRecord, path: Path) -> None:
 
 
 def read_record(path: Path | str, config: type | None = None) -> RunRecord:
-    """Read a record, from its file or the folder of its run; a damaged file is a DataError of one line. `config`: see
+    """Read a record, from its file or the folder of its run; a damaged file raises a one-line DataError. `config`: see
     `spec_from_plain`."""
     try:
         path = _record_file(Path(path))
@@ -189,12 +189,12 @@ def read_record(path: Path | str, config: type | None = None) -> RunRecord:
 
 
 def _record_file(path: Path) -> Path:
-    """The record file of a run's folder, see `run`; a file is its own."""
+    """The record file in a run's folder, see `run`; a path to a file is returned unchanged."""
     return path / f"{path.resolve().name}.json" if path.is_dir() else path
 
 
 def flaw_of(record: RunRecord) -> str:
-    """How a record contradicts itself, as after an edit by hand or on a bad disk; empty if it does not."""
+    """How a record contradicts itself, e.g. after a manual edit or on a faulty disk; empty if it does not."""
     steps = (flaw for t, step in enumerate(record.steps) if (flaw := _flaw_of_step(step, f"step {t + 1}")))
     return (
         _flaw_of_id(record) or _flaw_of_shape(record) or _flaw_of_values(record) or _flaw_of_measures(record)
@@ -254,7 +254,7 @@ def _flaw_of_measures(record: RunRecord) -> str:
     }  # fmt: skip
     for name, value in expected.items():
         if not _close(getattr(record, name), value):
-            return f"{name} is {getattr(record, name)}, and {value} by the accuracies"
+            return f"{name} is {getattr(record, name)}, but the accuracies give {value}"
     position = {label: row for row, label in enumerate(record.class_order)}
     places = [[position[label] for label in step.new_classes] for step in record.steps]
     rows = [sum(sum(record.confusion[i]) for i in place) for place in places]
@@ -279,7 +279,7 @@ def _flaw_of_step(step: StepRecord, where: str) -> str:
     if not (step.labeled >= 0 and 0 <= step.unlabeled <= step.asked):
         return f"{where} must have at least 0 labelled rows and at most as many unlabelled rows as asked"
     if any(phase.seconds < 0 or phase.updates < 0 or phase.views < 0 for phase in step.phases):
-        return f"{where} has a phase of less than 0 seconds, updates or views"
+        return f"{where} has a phase with negative seconds, updates or views"
     gate, known = step.gate, step.known
     shares = [] if known is None else [known.auroc, known.fpr95, known.fpr95_unknown, known.recall, known.foreign]
     if gate is not None:

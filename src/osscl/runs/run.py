@@ -1,4 +1,4 @@
-"""run(spec) -> RunRecord: where data and method meet. An interrupted run resumes."""
+"""run(spec) -> RunRecord: train and evaluate a method on the data of a scenario. An interrupted run resumes."""
 
 import contextlib
 import json
@@ -83,7 +83,7 @@ def run(
         record, stopped = _carry_out(spec, options, folder, stream, device, kind)
         write_record(record, finished)
         remove_state(folder / "checkpoint")
-    if stopped:  # this run was finished all the same; the next ones must not start
+    if stopped:  # this run has finished nevertheless; further ones must not start
         raise Stopped
     return record
 

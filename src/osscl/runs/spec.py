@@ -48,7 +48,7 @@ class RunSpec:
 
     scenario: ScenarioSpec
     method: Any  # a config; its type picks the algorithm, its fields are the hyperparameters
-    schedule: Schedule = PAPER  # never implied, always shown beside a number
+    schedule: Schedule = PAPER  # never implied, always shown next to a number
     seed: int = 0
     stream: str | None = None  # digest of the rows if they come from a stream file
 
@@ -82,7 +82,7 @@ class RunSpec:
 
     @functools.cached_property
     def _id_parts(self) -> tuple[str, str, str]:
-        """The id before the seed, and what is hashed before and after it: most runs differ from another in the seed."""
+        """The id before the seed, and what is hashed before and after it: most runs differ only in their seed."""
         name = configuration_name(self.method) or self.type
         text = identifying_text([self.type, {**identifying(self), "seed": SEED_HERE}])
         before, after = text.split(json.dumps(SEED_HERE))
@@ -125,7 +125,7 @@ def schedule(name: str) -> Schedule:
 
 
 def usual_schedule(scenario: ScenarioSpec) -> str:
-    """The name of the schedule of runs that are given none; `demo` has the sizes that suit digits."""
+    """The name of the default schedule in a scenario; `demo` has the sizes that suit digits."""
     return DEMO.name if scenario.main == "digits" else PAPER.name
 
 
@@ -215,7 +215,7 @@ def configuration_name(config: Any) -> str | None:
 
 @functools.cache
 def sizes_of(config: Any) -> dict[str, Any]:
-    """A configuration at each of its sizes, by what the size is called."""
+    """A configuration at each of its sizes, by the name of the size."""
     return {"full size": config, "small networks": on_small_net(config), "sized for digits": demo_sized(config)}
 
 
@@ -290,7 +290,7 @@ def spec_from_plain(data: Mapping[str, Any], config: type | None = None, *, reco
 
 
 def is_misplaced(spec: RunSpec, file: Path) -> bool:
-    """Whether a spec lies in the folder of another run: it was edited there, or is damaged."""
+    """Whether a spec file is in the folder of another run, since it was edited there or is damaged."""
     folder = file.resolve().parent.name
     is_run = re.search("-s[0-9]+-[0-9a-f]{12}$", folder) is not None
     return file.name == SPEC_FILE and is_run and not isinstance(spec.method, ForeignConfig) and folder != spec.id
