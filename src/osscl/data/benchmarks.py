@@ -22,7 +22,7 @@ class Archive:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What is known about a data set before it is read."""
+    """The description of a data set, known before it is read."""
 
     name: str
     title: str
@@ -234,7 +234,7 @@ class Verified:
 
     @property
     def problem(self) -> str | None:
-        """What is wrong, in one line; None if nothing is."""
+        """The problem, in one line; None if there is none."""
         if self.official not in (None, self.content):
             return f"{self.name} differs from the official data: content {self.content}, expected {self.official}"
         if self.cached not in (None, self.content):
@@ -243,7 +243,7 @@ class Verified:
 
 
 def verify_dataset(name: str, data_dir: Path | str, cache_dir: Path) -> Verified:
-    """Read all files of a data set, ignoring the cache, and compare their content with what it should be."""
+    """Read all files of a data set, ignoring the cache, and compare their content with what is expected."""
     spec, folder = dataset(name), folder_of(name, data_dir)
     found = cache.load_decoded(decoded_place(name, folder, cache_dir))
     return Verified(name, _read(spec, folder)[1], spec.content, found and found[1])

@@ -17,14 +17,14 @@ from osscl import __version__
 from osscl.data.images import Decoded
 from osscl.storage import digest_of, draft_folder, remove_drafts
 
-FORMAT = 2  # raise it when the same files would decode to other arrays
+FORMAT = 2  # increment it when the same files would decode to different arrays
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 SAMPLED_FILES, SAMPLED_BLOCKS, BLOCK = 64, 16, 4096  # of a folder, of a file, and bytes
 
 
 def fingerprint(folder: Path) -> str:
-    """Hash of the names, sizes and times of all files below a folder and of sampled bytes: all files are too many to
-    read at every load, see `benchmarks.verify_dataset`."""
+    """Hash of the names, sizes and times of all files below a folder and of sampled bytes, since reading all bytes at
+    every load would take too long; see `benchmarks.verify_dataset`."""
     digest = blake2b(f"{FORMAT}\n".encode(), digest_size=8)
     files = sorted(_files(folder, ""))
     for name, size, changed, _ in files:
@@ -47,7 +47,7 @@ def _sample(path: str, size: int) -> bytes:
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - of scandir
             return b"".join(file.read(BLOCK) for start in starts if file.seek(start) >= 0)
-    except OSError:  # left to the reader of the data set to report
+    except OSError:  # reported by the reader of the data set
         return b""
 
 
@@ -91,7 +91,7 @@ def _meta(decoded: Decoded, content: str) -> dict[str, Any]:
 
 
 def store_decoded(place: Path, decoded: Decoded, content: str) -> None:
-    """Store arrays so that readers see all of them or none, and one of two writers wins. A failure costs only time."""
+    """Store arrays so that readers see all or none of them, and one of two writers wins. Failures only cost time."""
     with contextlib.suppress(OSError), draft_folder(place) as draft:
         remove_drafts(place.parent)
         for name in ARRAYS:

@@ -8,11 +8,11 @@ from numpy.random import Generator
 
 from osscl.data.images import Array, Decoded, canonical
 
-# Each shape once, without those that at 8 x 8 look like a digit (BCDGIOQSZbfgiloqrsz) or blur (aem).
+# Each shape once, except those that look like a digit at 8 x 8 (BCDGIOQSZbfgiloqrsz) or blur (aem).
 LETTERS = tuple("AEFHJKLMNPRTUVWXYdhknt")
 IMAGES_PER_LETTER = 100
 DETAIL = 32  # the digits were scanned in black and white at 32 x 32, then each 4 x 4 block was counted
-GLYPH = 96  # pixels a side that a glyph is drawn at before it is sampled
+GLYPH = 96  # pixels per side at which a glyph is drawn before it is sampled
 
 
 def digits() -> Decoded:
@@ -53,7 +53,7 @@ def _shades(counts: Array) -> Array:
 
 
 def _split(images: Array, labels: Array, class_names: Sequence[str]) -> Decoded:
-    """Hold out a quarter of every class; in canonical order, rows are sorted by a hash and so as good as random."""
+    """Hold out a quarter of every class; in canonical order, rows are sorted by a hash and thus in random order."""
     images, labels = canonical(images, labels)
     first = np.searchsorted(labels, labels)  # where the class of each row begins
     test = np.arange(len(labels)) - first < np.bincount(labels)[labels] // 4

@@ -127,7 +127,7 @@ UNKNOWN_IN_PILE, UNKNOWN_ELSEWHERE = ("balloon", "mushroom"), ("umbrella",)
 
 
 def draw_picture(kind: str, rng: Generator) -> Image.Image:
-    """One picture of a kind: another sky, place, size, colours, blur and noise each time."""
+    """One picture of a kind, with random sky, place, size, colours, blur and noise."""
     width, height = SIZE
     top, bottom = rng.integers(120, 240, 3), rng.integers(140, 250, 3)
     share = np.linspace(0, 1, height)[:, None, None]

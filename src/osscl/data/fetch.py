@@ -69,7 +69,7 @@ def _download(archive: Archive, data_dir: Path) -> None:
         raise DataError(
             f"the file from {archive.url} is not the official archive (expected md5 {archive.md5})"
         ) from None
-    except OSError as error:  # every error of requests is one
+    except OSError as error:  # the base class of all errors of requests
         raise DataError(
             f"cannot download {archive.url} ({type(error).__name__}): download {archive.file} another way, "
             f"put it in {data_dir} and run the same command again"
@@ -104,7 +104,7 @@ class _Bar:
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        """Nothing to close: the bar ends with its context."""
+        """Do nothing: the bar ends with its context."""
 
 
 def _extract(path: Path, layout: str, data_dir: Path) -> None:
@@ -126,9 +126,9 @@ def _extract(path: Path, layout: str, data_dir: Path) -> None:
 
 
 def _unzip(path: Path, target: Path) -> None:
-    """Extract a zip; refuse members that would land outside of the target."""
+    """Extract a zip; refuse members that would be extracted outside the target."""
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():
             if not (target / member).resolve().is_relative_to(target.resolve()):
-                raise DataError(f"{path} contains {member!r}, which would be extracted outside of the data folder")
+                raise DataError(f"{path} contains {member!r}, which would be extracted outside the data folder")
         archive.extractall(target)

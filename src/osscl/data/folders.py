@@ -63,7 +63,7 @@ def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress:
 
 
 def require_every_class(folder: Path, listed: Sequence[str], readable: Sequence[str], problems: Sequence[str]) -> None:
-    """Every class needs an image that can be read; `problems` say why others could not."""
+    """Require a readable image of every class; `problems` explain why others could not be read."""
     if unreadable := sorted({*listed} - {*readable}):
         inside = folder / unreadable[0]
         reason = next((f" ({problem})" for problem in problems if problem.startswith(f"{inside}{os.sep}")), "")

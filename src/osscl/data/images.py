@@ -53,7 +53,7 @@ def as_tensor(images: Tensor | Array) -> Tensor:
 
 def columns_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
     """The index of each label in `classes`, (n,); raises ValueError for a label that is not in it."""
-    places = torch.full((max(classes, default=-1) + 2,), -1)  # the last: of any larger label
+    places = torch.full((max(classes, default=-1) + 2,), -1)  # the last one is for all larger labels
     places[torch.tensor(classes, dtype=torch.long)] = torch.arange(len(classes))
     columns = places.to(labels.device)[labels.clamp(max=len(places) - 1)]
     if len(others := labels[columns < 0]):

@@ -57,11 +57,11 @@ def _text(value: Any, longest: int = 100) -> str:
 
 
 def _filled(raw: bytes, dtype: _Dtype, shape: tuple[int, ...], order: Literal["C", "F"] = "C") -> np.ndarray[Any, Any]:
-    """An array over bytes, which must be as many as it has; without them NumPy would allocate memory of any size."""
+    """An array over exactly the bytes that it needs; without them, NumPy would allocate memory of any size."""
     kind = dtype.numbers()
     if not isinstance(raw, bytes | bytearray):
         raise TypeError("expected the bytes of an array")
-    if not all(type(size) is int and size >= 0 for size in shape):  # a product with a text would be a long one
+    if not all(type(size) is int and size >= 0 for size in shape):  # an int times a text is a long text
         raise TypeError("expected the shape of an array")
     if len(raw) != kind.itemsize * math.prod(shape):
         raise ValueError("an array with too few or too many bytes")
@@ -187,7 +187,7 @@ class PlainReader:
         function, arguments = self._popped(len(self.stack) - 2)
         if function not in FUNCTIONS.values():
             raise Refused("a call of something that is not a function")
-        if function is _latin1:  # which copies a text that the memo can name again and again
+        if function is _latin1:  # it copies a text, which the memo can name again and again
             self.free -= len(arguments[0])
             if self.free < 0:
                 raise Refused("more text than the file has")

@@ -1,6 +1,6 @@
 """Decode photographs for encoders: upright RGB in bounded memory, or a one-line error.
 
-Processes that only decode import this module, so it does without torch.
+Processes that only decode import this module, so it does not import torch.
 """
 
 import functools
@@ -20,10 +20,10 @@ from PIL.JpegImagePlugin import JpegImageFile
 
 from osscl.errors import DataError
 
-SMALLEST = 8  # pixels a side
+SMALLEST = 8  # pixels per side
 LARGEST_FILE = 2**29  # bytes; they are read at once, see `read_content`
 LARGEST_JPEG = 2**28  # pixels
-LARGE = 2**25  # pixels; pictures with more are decoded one after another, so that threads do not add up
+LARGE = 2**25  # pixels; larger pictures are decoded one at a time, so that the memory of threads does not add up
 BAND = 2**20  # pixels that are converted at a time
 HEIF = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}  # brands of the format
 UPRIGHT = {
@@ -59,7 +59,7 @@ def read_photo(path: Path, least: int) -> Picture:
 def read_content(path: Path) -> bytes:
     """The bytes of an image file. They are read once, so that what is hashed is what is decoded."""
     if path.exists() and not path.is_file():
-        raise _refusal(path, "it is not a file")  # a pipe would be waited for
+        raise _refusal(path, "it is not a file")  # reading a pipe would block
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise _refusal(path, f"it is larger than {LARGEST_FILE >> 20} MB")
@@ -81,7 +81,7 @@ def decode_photo(content: bytes, path: Path, least: int) -> Picture:
                     path, f"it has {opened.width}x{opened.height} pixels; each side needs at least {SMALLEST}"
                 )
             whole = opened.width * opened.height
-            shrink_while_decoding(opened, least)  # after it `size` is what will be allocated
+            shrink_while_decoding(opened, least)  # from here on, `size` is what will be allocated
             if (whole if "progressive" in opened.info else opened.width * opened.height) > LARGE:
                 with _one_at_a_time:
                     return _converted(opened, least)
@@ -133,12 +133,12 @@ def hearing_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("always", module=r"PIL(\.|$)")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large photographs of the user are fine
-        warnings.showwarning = heard  # catch_warnings puts the old one back
+        warnings.showwarning = heard  # catch_warnings restores the old one
         yield
 
 
 def _opened(content: bytes) -> Image.Image:
-    """An image of which no more than the header has been read, refused if it has too many pixels.
+    """An image of which only the header has been read; refused if it has too many pixels.
 
     JPEGs are shrunk while they are decoded, so those of 200 megapixels, as phones make them, are accepted here, unlike
     by `Image.open`. Progressive ones are not: all of their coefficients are kept in memory.
@@ -165,7 +165,7 @@ def _converted(opened: Image.Image, least: int) -> Picture:
     picture: Image.Image = _eight_bits(opened) if opened.mode[0] in "IF" else opened
     rgb = _flattened(picture, least)
     try:
-        turn = UPRIGHT.get(opened.getexif().get(ORIENTATION, 1))  # after load(): TIFFs are turned by it
+        turn = UPRIGHT.get(opened.getexif().get(ORIENTATION, 1))  # after load(), which rotates TIFFs itself
     except Exception:  # readers of damaged metadata raise anything
         turn = None
         notes.append("damaged EXIF data, orientation unknown")

@@ -16,7 +16,7 @@ from osscl.data.images import Array, Decoded
 from osscl.data.pickles import read_pickle
 from osscl.errors import DataError, shown
 
-SIDE = 32  # pixels a side: all benchmarks are used at CIFAR's size, as in the paper
+SIDE = 32  # pixels per side: all benchmarks are used at CIFAR's size, as in the paper
 PICTURES = {".jpg", ".jpeg", ".png"}
 MOST_PIXELS = 100_000_000  # decoded at one time; 4 to 16 bytes each
 
@@ -68,7 +68,7 @@ def _is_label(value: Any, classes: int) -> bool:
 
 
 def read_tinyimagenet(folder: Path) -> Decoded:
-    """`tiny-imagenet-200`; its validation images are used as test images, since those have no labels."""
+    """`tiny-imagenet-200`; its validation images are used as test images, since the test images have no labels."""
     wnids = sorted(_lines(folder / "wnids.txt"))
     if odd := [wnid for wnid in wnids if not wnid.isalnum()]:
         raise DataError(f"{folder / 'wnids.txt'}: expected names such as n01443537, found {shown(odd[0])}")
@@ -156,7 +156,7 @@ def _decode(pictures: Sequence[tuple[Path, int]], fit: Callable[[Image.Image], I
 def _pixels(path: Path, fit: Callable[[Image.Image], Image.Image], budget: PixelBudget) -> Array:
     """One image file as (3, 32, 32) uint8."""
     if path.exists() and not path.is_file():
-        raise DataError(f"{path} is not a valid image: it is not a file")  # reading a pipe would never end
+        raise DataError(f"{path} is not a valid image: it is not a file")  # reading a pipe would block
     try:
         with Image.open(path, formats=("JPEG", "PNG")) as image, budget.reserved(image):
             return np.asarray(fit(image.convert("RGB"))).transpose(2, 0, 1)
