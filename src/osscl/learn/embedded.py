@@ -1,8 +1,8 @@
 """Heads on embeddings of a frozen encoder, fitted from sums that are carried from step to step.
 
-An embedding is a row made of parts ("layers"), for instance pooled features of several depths of one network; each
-part is brought to unit length. Per class a count and a mean are kept, and one scatter matrix about the class means for
-all classes together. Sums of two steps add up to the sums of both, so images of earlier steps are not needed.
+An embedding is a row that consists of parts ("layers"), for instance pooled features of several depths of one network;
+each part is scaled to unit length. Only a count and a mean per class are kept, and one scatter matrix about the class
+means for all classes together. Sums of two steps add up to those of both, so earlier images are not needed.
 
 Deviation: the paper trains its learner network with L_sup, L_TD and L_KD. Here the reference network is one that was
 trained on a far larger set, the learner is the identity, and only the head is learned.
@@ -21,10 +21,10 @@ SHRINKAGES = (0.1, 0.3, 0.6, 0.9)  # candidates; the share of the isotropic part
 BASELINE_SHRINKAGE = 0.3
 TEMPERATURES = tuple(2.0**i for i in range(-10, 5))
 COSINE_SCALE = 64.0  # logits of class means before the temperature
-FLOOR = 1e-4  # variance added per unit of length spread over all directions, where classes have no spread of their own
+FLOOR = 1e-4  # variance added per unit of length, spread over all directions, in case classes have no spread
 SHARPNESS = 0.2  # of weights exp(-SHARPNESS * loss): left-out rows share all the others, so 5 count as one
-LEAST_WEIGHT = 1e-3  # of a candidate that has a say
-DOUBT = 0.5  # mistakes added to those in trials: a few rows without a mistake do not prove certainty
+LEAST_WEIGHT = 1e-3  # of a candidate that is part of the average
+DOUBT = 0.5  # mistakes added to those counted: a few rows without a mistake do not prove certainty
 NEAR = 0.12  # of the median squared distance within a class: nearer rows are taken for copies, as in a burst of photos
 MOST_TRIED = 2000  # labelled rows that are left out one by one
 ROWS_LEFT_OUT = 256
@@ -71,7 +71,7 @@ class ClassSums:
         return ClassSums(names, counts, tuple(means), tuple(scatters), degrees)
 
     def _as(self, names: tuple[str, ...]) -> "ClassSums":
-        """The same sums in another order of classes; new names get empty classes."""
+        """The same sums with the classes in another order; new names become empty classes."""
         place = torch.tensor([self.names.index(n) if n in self.names else len(self.names) for n in names])
         counts = torch.cat((self.counts, self.counts.new_zeros(1)))[place]
         means = tuple(torch.cat((mean, mean.new_zeros(1, mean.shape[1])))[place] for mean in self.means)
@@ -129,7 +129,7 @@ class ClassSums:
         return rest.joined(moved)
 
     def state(self) -> dict[str, Tensor]:
-        """As tensors to store, without the names; only the upper half of a scatter."""
+        """The sums as tensors to store, without the names; only the upper half of each scatter."""
         found = {"counts": self.counts, "degrees": torch.tensor(self.degrees, dtype=torch.float64)}
         for i, (mean, scatter) in enumerate(zip(self.means, self.scatters, strict=True)):
             found[f"mean.{i}"], found[f"scatter.{i}"] = mean, packed(scatter)
@@ -151,7 +151,7 @@ def packed(symmetric: Tensor) -> Tensor:
 
 
 def unpacked(half: Tensor, d: int) -> Tensor:
-    """The symmetric matrix of which `packed` kept a half."""
+    """The symmetric matrix (d, d) that `packed` reduced to a vector."""
     rows, columns = torch.triu_indices(d, d)
     full = half.new_zeros(d, d)
     full[rows, columns] = half
@@ -214,7 +214,7 @@ class Spread:
         return self._inverses(shrinkage, self.values.sum(), max(self.degrees, 1.0))
 
     def weights_without(self, shrinkage: float, removed: Tensor, copies: Tensor) -> Tensor:
-        """The same (n, d) without some rows: of squared length `removed` (n,) in all, and `copies` (n,) in number."""
+        """The same (n, d) after removing `copies` (n,) rows, whose squared length is `removed` (n,) in total."""
         total = (self.values.sum() - removed).clamp(min=0)[:, None]
         return self._inverses(shrinkage, total, (self.degrees - copies).clamp(min=1)[:, None])
 
@@ -253,9 +253,9 @@ def distances(rows: Tensor, means: Tensor, spread: Spread, shrinkage: float) -> 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Labelled rows that are left out one by one, each with its near copies.
+    """Labelled rows that are left out one by one, each together with its near copies.
 
-    Photos of a burst, or of one scene, are no evidence for each other.
+    Photos of the same burst or scene must not count as evidence for each other.
     """
 
     targets: Tensor  # (n,)
@@ -292,8 +292,8 @@ def leave_out(sums: ClassSums, rows: Tensor, targets: Tensor) -> LeftOut:
 
 
 def _near_copies(rows: Tensor, every: Tensor, itself: Tensor) -> Tensor:
-    """Which of all rows (n, d) of a class each of some (m, d) is nearly the same as, (m, n) of 0 and 1. `itself` is
-    where a row meets itself, which counts."""
+    """Which rows of `every` (n, d), all of one class, each of `rows` (m, d) nearly equals, (m, n) of 0 and 1. `itself`
+    marks where a row is compared with itself, which counts as equal."""
     if len(every) < 3 or not len(rows):
         return itself.to(rows.dtype)
     apart = torch.cdist(rows, every).square()
@@ -303,10 +303,10 @@ def _near_copies(rows: Tensor, every: Tensor, itself: Tensor) -> Tensor:
 def left_out_distances(
     left: LeftOut, layer: int, counts: Tensor, means: Tensor, spread: Spread, shrinkage: float
 ) -> Tensor:
-    """As `distances`, with each row and its copies left out of the means and the scatter.
+    """Like `distances`, with each row and its copies left out of the means and the scatter.
 
-    By a rank-one change of the inverse, which is exact but for the differences between copies. A class without another
-    row is infinitely far from its only row.
+    Uses a rank-one change of the inverse, which is exact except for the differences between copies. A class without
+    another row is infinitely far from its only row.
     """
     found = []
     m = means.double() @ spread.vectors
@@ -318,7 +318,7 @@ def left_out_distances(
 
 
 def without_noise(apart: Tensor, counts: Tensor, spread: Spread, shrinkage: float) -> Tensor:
-    """Squared distances (n, k) less what they owe to noise in the means: a mean of few rows is off, so all are far.
+    """Squared distances (n, k) minus the part due to noise in the means: every row is farther from a noisier mean.
 
     `counts` (k,) or (n, k) are the rows behind each mean.
     """
@@ -362,7 +362,7 @@ class Trials:
     averaged: float  # rows that the average of candidates had right
 
     def joined(self, other: "Trials | None") -> "Trials":
-        """With those of earlier steps."""
+        """The sums of these trials and those of earlier steps."""
         if other is None:
             return self
         sums = self.loss + other.loss, self.right + other.right, self.rows + other.rows, self.averaged + other.averaged
@@ -381,7 +381,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Voice:
-    """A candidate's part in the average."""
+    """A candidate in the average."""
 
     way: Candidate
     weight: float  # all weights sum to 1
@@ -489,9 +489,9 @@ def left_out_logits(sums: ClassSums, spreads: Sequence[Spread], left: LeftOut) -
 
 
 def try_candidates(logits: Mapping[Candidate, Tensor], y: Tensor) -> Trials:
-    """How good candidates are on rows that were left out; `y` (m,) are their classes.
+    """How well candidates classify rows that were left out; `y` (m,) are their classes.
 
-    Classes with few rows count as much as those with many: what suits only a large class would lose the small ones.
+    Classes with few rows count as much as those with many, otherwise candidates that suit only a large class would win.
     """
     shares = 1 / y.bincount().clamp(min=1)[y].double()
     shares = shares * (len(y) / shares.sum().clamp(min=1e-9))

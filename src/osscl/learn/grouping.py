@@ -12,13 +12,13 @@ from osscl.learn.embedded import EmbeddingHead, split_layers
 
 Matrix = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 FEWEST = 6  # fewer rows are one group
-MOST_GROUPS = 40  # searched unless the number is given
+MOST_GROUPS = 40  # that are tried, unless the number is given
 MOST_ROWS = 2000  # compared with each other; the others join the nearest group
 MOST_TURNED = 512  # rows that principal directions are found from
 DIRECTIONS = 24  # principal directions that are compared
-PENALTY = 1.5  # on further groups; 1 would be the usual one
+PENALTY = 1.5  # factor of the criterion's penalty on further groups; 1 is the usual one
 ENOUGH = 500  # rows that count in the choice of a number: cutting a round group in two gains a share of all rows
-LAYERS = 2  # of the embedding that are compared, the first ones, unless others are named
+LAYERS = 2  # first layers of the embedding, which are compared unless others are given
 SHRINKAGE = 0.9  # of the within-class covariance that measures distances
 ROUNDS = 10  # of k-means after the tree
 
@@ -121,19 +121,19 @@ def _centres(sample: Tensor, labels: Tensor) -> Tensor:
 
 
 def _best(found: Sequence[Tensor], sample: Tensor) -> Tensor:
-    """The centres with the least criterion."""
+    """The centres with the lowest criterion."""
     return found[0] if len(found) == 1 else min(found, key=lambda centres: criterion(sample, centres))
 
 
 def criterion(sample: Tensor, centres: Tensor) -> float:
-    """Bayesian information criterion of equal round Gaussians with a higher penalty; less is better.
+    """Bayesian information criterion of equal round Gaussians with a higher penalty; lower is better.
 
     Deviation: the penalty is half as high again since classes are not spherical, and the plain criterion splits them.
     """
     n, d = min(len(sample), ENOUGH), sample.shape[1]
     inside = float(torch.cdist(sample, centres).min(1).values.square().mean()) / max(d, 1)
     total = float(sample.var(0, correction=0).mean())
-    level = max(inside, 1e-6 * total, 1e-12)  # rows that are all alike are no reason for more groups
+    level = max(inside, 1e-6 * total, 1e-12)  # identical rows do not justify more groups
     return n * d * math.log(level) + PENALTY * len(centres) * (d + 1) * math.log(n)
 
 

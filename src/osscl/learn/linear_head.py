@@ -99,7 +99,7 @@ def center_and_normalize(features: Tensor, center: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class MissingRows:
-    """Rows that a regression counts although they are gone: their number and mean per class, and one covariance."""
+    """Rows that are no longer stored but count in a regression: number and mean per class, and one covariance."""
 
     rows: Tensor  # (k,)
     means: Tensor  # (k, d)

@@ -87,7 +87,7 @@ class Memory:
 
 
 def herded(features: Tensor, k: int) -> Tensor:
-    """iCaRL's herding: the first k rows (of n, d) whose running mean stays nearest to the mean of all."""
+    """iCaRL's herding: k of the rows (n, d), chosen so that their running mean stays closest to the mean of all."""
     mean, total = features.mean(0), torch.zeros_like(features[0])
     free, order = torch.ones(len(features), dtype=torch.bool, device=features.device), []
     for chosen in range(min(k, len(features))):

@@ -26,18 +26,18 @@ from osscl.learn.embedded import (
 )
 from osscl.seeding import seeded
 
-SHRUNK = 0.95  # shrinkage of the covariances of a class and of everything; less hides kinds that are in no pile
-CLOSE = 0.05  # mean loss by which a layer may classify worse than the best one and still have a say
-POOLING = 5.0  # rows that earlier scores weigh in how far scores have moved
+SHRUNK = 0.95  # shrinkage of the covariances of a class and of all rows; less hides unknown kinds that are in no pile
+CLOSE = 0.05  # mean loss by which a layer may classify worse than the best one and still be used
+POOLING = 5.0  # weight of earlier scores, in rows, in estimating how far scores have moved
 SAME = 1e-4  # standard deviations within which two rows are taken for the same image
 FEW = 40  # scores below which their distribution is taken to be Student's t
-MOST_SCORES = 1000  # that a share is computed from; more are thinned out evenly
-SMOOTHING = 0.1  # standard deviations; a share that only counted would be the same for all scores below the lowest
+MOST_SCORES = 1000  # from which a share is computed; more are subsampled evenly
+SMOOTHING = 0.1  # standard deviations; a plain count would give all scores below the lowest the same share
 
 
 @dataclass(frozen=True)
 class PileSums:
-    """The unlabelled rows as sums, and two numbers per image by which an image of the pile is recognised.
+    """The unlabelled rows as sums, and two numbers per image that identify the images of the pile.
 
     Takes 2 d^2 bytes for each layer and 8 for each image.
     """
@@ -127,7 +127,7 @@ class LayerBackground:
 
 
 def layer_background(sums: ClassSums, world: PileSums, layer: int) -> LayerBackground:
-    """Labels and pile together; each row weighs the same. With one class and no pile there is no background."""
+    """The background of labelled rows and pile, all weighted equally; a single class without a pile has none."""
     counts, means = sums.counts, sums.means[layer].double()
     total = float(counts.sum()) + world.count
     pile = world.means[layer].double()
@@ -159,10 +159,10 @@ def far_from_background(rows: Tensor, background: LayerBackground, copies: Tenso
 class Calibration:
     """Scores of labelled rows that were left out, for the nearest class and in every layer: plain numbers, no images.
 
-    A new image is judged by its nearest class, which need not be its own, and so are these.
+    Like new images, these rows are scored by their nearest class, which need not be their own.
 
-    They are stored less the score that is expected of the class, since that changes with every class and pile that is
-    added. Takes 8 bytes for each label and layer. All layers are kept since a later step may use others.
+    Scores are stored as differences from the score that is expected of the class, which changes with every class and
+    pile that is added. Takes 8 bytes for each label and layer. All layers are kept, since a later step may use others.
     """
 
     names: tuple[str, ...]
@@ -171,16 +171,16 @@ class Calibration:
 
     def columns(self, names: Sequence[str]) -> Tensor:
         """The nearest class of each row as an index of `names`, (n,)."""
-        places = [names.index(name) if name in names else -1 for name in self.names]  # -1: removed, and so its rows
+        places = [names.index(name) if name in names else -1 for name in self.names]  # -1: removed with its rows
         return torch.tensor(places, dtype=torch.long)[self.owners]
 
     def joined(self, other: "Calibration | None", expected: Tensor, names: Sequence[str]) -> "Calibration":
-        """With the scores of earlier steps, moved and stretched to where those of this step are.
+        """Add the scores of earlier steps, shifted and scaled to match those of this step.
 
         `expected` (k, layers) is the score that is now expected of classes `names`.
 
-        More labels and more classes change all left-out scores; earlier rows, which are gone, are taken to have changed
-        as this step's rows show, the more so the more of these there are.
+        More labels and more classes change all left-out scores. Earlier rows are no longer stored; their scores are
+        assumed to have changed as those of this step's rows suggest, the more so the more of these there are.
         """
         if other is None or not len(other.parts):
             return self
@@ -220,7 +220,7 @@ def _spread(scores: Tensor) -> Tensor:
 class KnownScores:
     """Scores of known rows with the layers in use, as a smooth distribution.
 
-    Classes are not told apart: subtracting what is usual for a class lets in unknown images where a class is broad.
+    Classes are not distinguished: subtracting a class's usual score would let in unknown images near a broad class.
     """
 
     scores: Tensor  # (n,)
@@ -310,7 +310,7 @@ def fit_unknown(head: EmbeddingHead, world: PileSums, left: LeftOut, before: Cal
 
 
 def unknown_from(head: EmbeddingHead, world: PileSums, calibration: Calibration) -> Unknown:
-    """As `fit_unknown` with a calibration that was stored."""
+    """Like `fit_unknown`, with a stored calibration."""
     layers = layers_for(head)
     each = tuple(layer_background(head.sums, world, layer) for layer in layers)
     expected = torch.stack([expected_scores(head, one, i) for i, one in zip(layers, each, strict=True)], 1)
@@ -318,7 +318,7 @@ def unknown_from(head: EmbeddingHead, world: PileSums, calibration: Calibration)
 
 
 def expected_scores(head: EmbeddingHead, background: LayerBackground, layer: int) -> Tensor:
-    """The score that a row of each class has on average by the two Gaussians, (k,)."""
+    """The average score of a row of each class under the two Gaussians, (k,)."""
     sums, within = head.sums, head.spreads[layer]
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
     spread_around = (background.inverse * sums.scatters[layer].double()).sum() / max(within.degrees, 1.0)

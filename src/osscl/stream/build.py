@@ -44,7 +44,7 @@ class StepRows:
     new_classes: tuple[int, ...]
     labeled: Tensor  # rows of the main bank
     sources: Tensor  # (m,) of each unlabelled row: 0 the main bank, k the k-th peripheral one
-    unlabeled: Tensor  # (m,) its row there
+    unlabeled: Tensor  # (m,) row in that bank
     asked: int  # unlabelled rows that the spec requests; in After and Before, fewer may be available
 
 

@@ -47,7 +47,7 @@ def to_manifest(stream: Stream) -> dict[str, Any]:
 
 
 def rows_digest(manifest: Mapping[str, Any]) -> str:
-    """A hash that two streams share exactly if they have the same rows at the same steps."""
+    """A hash that two streams share if and only if they have the same rows at the same steps."""
     banks = [manifest["scenario"][key] for key in ("main", "peripheral")]  # which sets the numbers in `sources` mean
     rows = [manifest[key] for key in ("seed", "content", "validation", "held_out", "pool", "steps")]
     text = json.dumps([banks, rows], sort_keys=True)
@@ -99,7 +99,7 @@ def from_manifest(manifest: Mapping[str, Any], banks: Mapping[str, ImageBank]) -
             raise DataError(f"the stream was made from {name}, which is not loaded")
         if banks[name].content != content:
             raise DataError(
-                f"{name} has the content hash {banks[name].content}, the stream was made from {shown(content)}"
+                f"{name} has the content hash {banks[name].content}, but the stream was made from {shown(content)}"
             )
     steps = []
     for t, entry in enumerate(manifest["steps"]):
@@ -144,7 +144,7 @@ def _check_rows(stream: Stream) -> None:
 
 
 def _check_apart(stream: Stream) -> None:
-    """No row is both labelled and unlabelled, or both trained on and held out; none appears twice in a step."""
+    """Require that no row is both labelled and unlabelled, or both trained on and held out, or twice in a step."""
     if stream.validation != (stream.spec.validation_share > 0):
         raise DataError("the stream is damaged: its validation rows contradict its scenario")
     labeled = torch.cat([rows.labeled for rows in stream.steps])
@@ -160,7 +160,7 @@ def _check_apart(stream: Stream) -> None:
 
 
 def _check_classes(stream: Stream) -> None:
-    """Every step labels exactly its own new classes; accuracy is measured on classes of the stream."""
+    """Require that every step labels exactly its new classes, and that held-out rows are of classes of the stream."""
     labels, met = stream.main.train.labels.cpu(), set[int]()
     for t, rows in enumerate(stream.steps):
         new = set(rows.new_classes)

@@ -17,7 +17,7 @@ PARTIAL = ("after", "before")  # regimes that draw all available rows if there a
 
 @dataclass(frozen=True)
 class ScenarioSpec:
-    """An open world over time. `None` is replaced by the data set's default on construction: a spec says what ran."""
+    """An open world over time. `None` is replaced by the data set's default on construction, so specs are explicit."""
 
     main: str
     peripheral: tuple[str, ...] = ()
@@ -25,8 +25,8 @@ class ScenarioSpec:
     labels_per_class: int | None = None  # a count, per class
     memory: int = 0  # |M|, labelled images kept over all classes
     classes_per_step: tuple[int, ...] | None = None
-    related: int | None = None  # unlabelled rows of the main set a step
-    unrelated: int | None = None  # unlabelled rows of each peripheral set a step
+    related: int | None = None  # unlabelled rows of the main set per step
+    unrelated: int | None = None  # unlabelled rows of each peripheral set per step
     regime: Regime = "osscl"
     class_share: float = 1.0  # non_iid: share of the main classes present in each U_t
     before_first: Literal["current", "skip"] = "current"  # before, t = 1: there is no past class to draw from

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from osscl.config import require, require_declared
 from osscl.device import fused
 
-TRIES = 4  # Deviation: torchvision tries ten crops; four leave fewer than one image in a thousand to the fallback
+TRIES = 4  # Deviation: torchvision tries ten crops; with four, fewer than one image in a thousand needs the fallback
 DRAWS = 2 * TRIES + 10
 IN_CACHE = 64  # images at a time on a CPU, so that a chain of elementwise operations stays in its cache
 LUMA = (0.299, 0.587, 0.114)  # ITU-R 601, as in Pillow's mode L

@@ -38,7 +38,7 @@ STAGES = (
 
 
 class Convolution(nn.Module):
-    """A convolution with TensorFlow's "same" padding, which puts the odd pixel at the right and at the bottom."""
+    """A convolution with TensorFlow's "same" padding, which adds an odd pixel at the right and at the bottom."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Convolution(nn.Module):
 
 
 class Block(nn.Module):
-    """An inverted bottleneck: widen, filter each channel, narrow; a shortcut where the shape stays."""
+    """An inverted bottleneck: widen, filter each channel, narrow; a shortcut if the shape does not change."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def efficientnet_lite0(state: Mapping[str, Tensor]) -> EfficientNetLite0:
 
 
 def _fold(convolution: Convolution, state: dict[str, Tensor], weight: str, norm: str) -> None:
-    """A batch norm that no longer learns is a scale and a shift: they become part of the weights, in double precision.
+    """Fold a frozen batch norm, which is a scale and a shift, into the weights, in double precision.
 
     This saves a third of the time of a forward pass.
     """

@@ -23,7 +23,7 @@ class EncoderConfig:
     """The shape of a network."""
 
     backbone: str = "resnet18"
-    hidden: int | None = None  # width of the projector's hidden layer; the backbone's where None
+    hidden: int | None = None  # width of the projector's hidden layer; None: the backbone's width
     dim: int = 128  # d, the size of z
     projector_norm: bool = False  # batch norm in the projector
     output_norm: bool = added_later(False, legacy=False)  # batch norm on the projector's output, as in SimSiam
@@ -127,7 +127,7 @@ def projector(inputs: int, hidden: int, outputs: int, *, norm: bool, output_norm
 def new_encoder(
     config: EncoderConfig, images: ImageFormat, rng: torch.Generator, device: torch.device, precision: torch.dtype
 ) -> Encoder:
-    """A network whose random weights depend on `rng` (a CPU generator) alone, not on the device."""
+    """A network whose random weights depend only on `rng` (a CPU generator), not on the device."""
     return build_on_device(lambda: Encoder(config, images, precision), rng, device)
 
 

@@ -26,7 +26,7 @@ NOT_CONTENT = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", 
 
 
 def hub_encoder(model: str, device: torch.device) -> FrozenEncoder:
-    """A model of the hub, downloaded once into Hugging Face's own cache."""
+    """A model of the hub, downloaded once into Hugging Face's cache."""
     return folder_encoder(_downloaded(model), device, name=model)
 
 
@@ -42,7 +42,7 @@ def _downloaded(model: str) -> Path:
 
     try:
         return Path(huggingface_hub.snapshot_download(model, allow_patterns=list(FILES)))
-    except Exception as error:  # no network, no such model, no access: of many types
+    except Exception as error:  # no network, no such model, no access: there are many types
         raise UserError(
             f"cannot get {model!r} from the Hugging Face hub ({_first_line(error)}); a folder with the model works too"
         ) from None
@@ -81,14 +81,14 @@ def content_of(folder: Path) -> str:
 
 
 def _architecture(folder: Path) -> tuple[Any, Any]:
-    """The settings and the class of a model for pictures; of one for pictures and text, of its part for pictures."""
+    """The settings and the class of an image model; for a model of images and text, those of its image part."""
     transformers = _transformers()
     try:
         with _quietly(transformers):
             config = transformers.AutoConfig.from_pretrained(
                 str(folder), local_files_only=True, trust_remote_code=False
             )
-    except Exception as error:  # an unknown type, no JSON, settings that cannot be
+    except Exception as error:  # an unknown type, not JSON, impossible settings
         raise DataError(f"{folder}/config.json cannot be used: {_first_line(error)}") from None
     config = getattr(config, "vision_config", config)
     kind = transformers.models.auto.modeling_auto.MODEL_MAPPING.get(type(config), None)
@@ -107,12 +107,12 @@ def _load(folder: Path, config: Any, kind: Any) -> tuple[Any, bool]:
                 str(folder), config=config, output_loading_info=True, use_safetensors=True, local_files_only=True,
                 dtype=torch.float32, ignore_mismatched_sizes=True,
             )  # fmt: skip
-    except Exception as error:  # shapes that differ, damaged files, settings that cannot be: of many types
+    except Exception as error:  # shapes that differ, damaged files, impossible settings: there are many types
         raise DataError(f"{folder}: the weights do not fit its config.json ({_first_line(error)})") from None
     missing, different = sorted(info["missing_keys"]), sorted(str(key[0]) for key in info["mismatched_keys"])
     absent = [key for key in missing if "pooler" not in key.split(".")]
     for keys, problem in ((absent, "are missing"), (different, "have another shape")):
-        if keys:  # transformers would go on with random values
+        if keys:  # transformers would continue with random values
             raise DataError(
                 f"{folder}: the weights do not fit its config.json ({len(keys)} {problem}, first {keys[0]})"
             )
@@ -120,7 +120,7 @@ def _load(folder: Path, config: Any, kind: Any) -> tuple[Any, bool]:
 
 
 class PooledOutput(nn.Module):
-    """The embedding that a model gives of normalized pixels; see the top of this file."""
+    """The embedding that a model computes from normalized pixels; see the top of this file."""
 
     def __init__(self, model: Any, pooled: bool) -> None:
         super().__init__()

