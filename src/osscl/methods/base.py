@@ -132,7 +132,7 @@ def require_classifier(config: Any) -> None:
 
 
 def new_classifier(backbone: str, name: str, setting: Setting, runtime: Runtime) -> Classifier:
-    """A classifier without classes; its weights depend on the seed and this name alone."""
+    """A classifier without classes; its weights depend only on the seed and this name."""
     make = lambda: Classifier(backbone, setting.images, runtime.precision)  # noqa: E731
     return build_on_device(make, seeded(setting.seed, "init", name), runtime.device)
 
@@ -202,7 +202,7 @@ class StepReport:
 
 
 class Method(Protocol):
-    """The whole contract; structural, nothing to inherit. Built as `MyMethod(config, setting, runtime)`."""
+    """The whole contract: a structural type, nothing is inherited. Created as `MyMethod(config, setting, runtime)`."""
 
     classes: list[int]  # seen so far, in order; column j of predict() is classes[j]
 

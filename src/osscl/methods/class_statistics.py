@@ -1,4 +1,4 @@
-"""Statistics of labelled images that are no longer stored: class means and one covariance, also in few bytes."""
+"""Statistics of labelled images that are no longer stored: class means and one covariance, optionally compressed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -99,8 +99,8 @@ class CompactStatistics:
 def summarize(x: Tensor, targets: Tensor, labels: Tensor, missing: MissingRows) -> ClassStatistics:
     """Statistics of rows (n, d) and missing rows together; `labels` (k,) images of each class in all.
 
-    A mean of missing rows was taken over all labels, including images that are still available: it stays as it is, or
-    images that remain in M would count again at every step.
+    A mean of missing rows was taken over all labels, including images that are still available. It is not updated;
+    otherwise images that remain in M would count again at every step.
     """
     k = len(labels)
     available = class_sums(x, targets, k) / torch.bincount(targets, minlength=k).clamp(min=1)[:, None]
@@ -178,7 +178,7 @@ class StatisticsTracker:
         self.current = {name: statistics.expanded().compact(rank) for name, statistics in self.current.items()}
 
     def end_step(self) -> None:
-        """Drop what only the step itself needs: tens of megabytes that a saved model would carry."""
+        """Drop what only the step itself needs, which would add tens of megabytes to a saved model."""
         self.previous, self.snapshots = {}, {}
 
     def state(self) -> State:
@@ -232,7 +232,7 @@ def plan_bytes(
 
 
 def compact_covariance(covariance: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """Variances (d,) that the `rank` strongest directions do not cover, and those directions (rank, d), in half."""
+    """Variances (d,) not covered by the `rank` strongest directions, and these directions (rank, d), as float16."""
     values, vectors = torch.linalg.eigh(covariance.double())
     strongest = values.argsort(descending=True)[:rank]
     directions = (vectors[:, strongest] * values[strongest].clamp(min=0).sqrt()).T
@@ -241,11 +241,11 @@ def compact_covariance(covariance: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def expanded_covariance(diagonal: Tensor, directions: Tensor) -> Tensor:
-    """The covariance (d, d) that a diagonal and directions stand for."""
+    """The covariance (d, d) that a diagonal and directions represent."""
     directions = directions.double()
     return directions.T @ directions + diagonal.double().diag()
 
 
 def approximate_covariance(covariance: Tensor, rank: int) -> Tensor:
-    """What is left of a covariance if it is kept as `rank` directions and a diagonal."""
+    """The approximation of a covariance by `rank` directions and a diagonal."""
     return expanded_covariance(*compact_covariance(covariance, rank))

@@ -71,7 +71,7 @@ class Co2lConfig:
 
     @property
     def reference_once(self) -> bool:
-        """The reference learns at the first step only."""
+        """Whether the reference learns only at the first step."""
         return True
 
 

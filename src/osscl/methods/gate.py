@@ -81,7 +81,7 @@ class Gate:
         return Segregated(pseudo_labeled, guide, report, int(counted.sum()))
 
     def notes(self, z: Tensor) -> dict[str, float]:
-        """Numbers worth recording, given the embeddings of U_t."""
+        """Diagnostics for the record, given the embeddings of U_t."""
         return {
             "labeled_score_mean": float(self.labeled_scores.mean()),
             "labeled_score_std": float(self.labeled_scores.std(correction=0)),

@@ -1,7 +1,8 @@
 """GD: global distillation with unlabelled images (Lee et al., ICCV 2019).
 
-At every step a teacher C learns the new classes and to be unsure of everything else; then the model learns from the
-labels and from three teachers: P, the model before the step; C; and Q, which combines both; then the head, balanced.
+At every step, a teacher C learns to recognise the new classes and to be unsure of everything else. Then the model
+learns from the labels and from three teachers: P, the model before the step; C; and Q, which combines both. Finally,
+its head is balanced.
 """
 
 from collections.abc import Callable

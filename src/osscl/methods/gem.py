@@ -1,7 +1,7 @@
 """GEM: gradient episodic memory (Lopez-Paz and Ranzato, NeurIPS 2017); labels only.
 
-An update may not raise the loss on the memory of any past step: a gradient that would is replaced by the nearest one
-that does not.
+An update must not increase the loss on the memory of any past step: a gradient that would do so is replaced by the
+nearest one that does not.
 """
 
 from collections.abc import Iterator, Sequence

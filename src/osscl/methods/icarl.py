@@ -133,7 +133,7 @@ class Icarl:
         return -torch.cdist(self._features(images), self.means).square()
 
     def other_heads(self) -> dict[str, Callable[[Tensor], Tensor]]:
-        """As Mammoth evaluated at the time of the paper: without the ReLU after the first convolution."""
+        """The head as Mammoth evaluated it at the time of the paper: without the ReLU after the first convolution."""
         if not len(self.means):
             return {}
         bare, kept = without_stem_relu(self.model), self.memory.labeled

@@ -142,8 +142,8 @@ def _approximate(statistics: ClassStatistics, rank: int | None) -> ClassStatisti
 def _fair_rows(data: StatisticsFit) -> tuple[Tensor, StatisticsFit]:
     """Which images (n,) can be scored without having been seen, and the data to score them with.
 
-    Where images are gone, the earlier statistics have seen those that remain, so only new classes qualify. The only
-    image of a class leaves nothing to score it with.
+    If images have been dropped, the earlier statistics include those that remain, so only new classes qualify. Without
+    its only image, a class could not be scored.
     """
     targets, images = data.fit.targets(), data.fit.images_by_class()
     in_company = images[targets] > 1

@@ -172,7 +172,7 @@ class Reference:
         return content_id([*sub_spec, *training, *machine], 24)
 
     def _load_cached(self, key: str) -> PhaseReport | None:
-        """Load the networks of a cache entry; an entry that cannot be used costs time, not the run."""
+        """Load the networks of a cache entry; an entry that cannot be used only costs time."""
         found = read_cached_state(self.runtime.reference_cache / key) if self.runtime.reference_cache else None
         if found is None or not self._fits(found.get("networks")):
             return None
@@ -198,7 +198,7 @@ class Reference:
         cost = plain(self.phases.log.reports["reference"])
         moments = self.phases.moments.get("reference")
         made = {"cost": cost, "device": device_name(self.runtime.device), "written": time.time()}
-        with contextlib.suppress(OSError):  # an unwritable cache costs time, not the run
+        with contextlib.suppress(OSError):  # an unwritable cache only costs time
             write_state(self.runtime.reference_cache / key, {"networks": self._networks(), "moments": moments, **made})
 
     # ----- state

@@ -187,7 +187,7 @@ class Ursl:
         }
 
     def fit_head(self, step: Step, found: Segregated) -> None:
-        """A linear head on the learner, from T_t and M."""
+        """Fit a linear head on the learner to T_t and M."""
         self.head = fit_head(self.config.head, head_fit(self.learner, step, self.memory, self.classes, self.setting))
 
     def update_memory(self, step: Step) -> None:

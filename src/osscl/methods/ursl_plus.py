@@ -168,7 +168,7 @@ class UrslPlus(Ursl):
         return plan_bytes(self.budget, self.image_bytes, share, classes, widths, background, most)
 
     def update_memory(self, step: Step) -> None:
-        """As many images as the statistics leave room for."""
+        """Keep as many images as the statistics leave room for."""
         if not self.is_compact:
             super().update_memory(step)
             return
