@@ -146,7 +146,7 @@ def test_other_schedules_streams_and_data_are_paired_on_request_only(changes, wo
 def test_sides_without_a_common_seed_and_two_runs_of_one_seed_are_refused():
     with pytest.raises(UserError, match="no seed in common"):
         pair_by_setting([made(0, 1)], [made(1, 1)])
-    with pytest.raises(UserError, match="two runs of one seed"):
+    with pytest.raises(UserError, match="two runs with the same seed"):
         pair_by_setting([*side([1]), *side([2], method=CHANGED)], side([1]))
 
 
@@ -257,7 +257,7 @@ def test_a_damaged_record_is_named_and_skipped(typed, results):
         (["A-one", "B-one", "--results", "nowhere"], "no folder nowhere"),
         (["A-one", "B-one", "--results", "results", "--measure", "speed"], "unknown measure 'speed'"),
         (["A-one", "B-one", "--results", "results", "--confidence", "95"], "confidence must be in (0, 1)"),
-        (["results", "results"], "two runs of one seed"),
+        (["results", "results"], "two runs with the same seed"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(refuses, results, arguments, words):

@@ -114,7 +114,7 @@ class Interrupted(Exception):
 def check_method(method: type, config: object | None = None, stream: Stream | None = None) -> None:
     """Raise AssertionError if a method breaks the contract; `config` is `method.Config()` by default.
 
-    `stream` is `toy_stream()` by default; a method that cannot use its tiny images or memory brings one of its own.
+    `stream` is `toy_stream()` by default; for a method that cannot use its tiny images or memory, pass another one.
     """
     if config is None:
         if not hasattr(method, "Config"):
@@ -210,7 +210,7 @@ def check_kept(make: Maker, stream: Stream) -> None:
         kept = list(agent.kept().values()) if isinstance(agent, Keeping) else []
         sizes.append({name: leaf.numel() for name, leaf in found.items() if _is_uncounted(leaf, kept)})
     grown = [name for name in sizes[0] if sizes[1].get(name, 0) > sizes[0][name]] + [*sizes[1].keys() - sizes[0]]
-    _claim("kept", not grown, f"{''.join(grown[:1]).lstrip('.')} grows with the data, and kept() does not name it")
+    _claim("kept", not grown, f"{''.join(grown[:1]).lstrip('.')} grows with the data, but kept() does not list it")
 
 
 def _is_uncounted(leaf: Any, kept: list[Tensor]) -> bool:
@@ -259,7 +259,7 @@ def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
         state = _reloaded(handed_on.state())
         handed_on = _loaded("saved and reloaded", make(), state)
         name = difference(state, _reloaded(handed_on.state()))
-        _claim("saved and reloaded", name is None, f"{name} is lost where a loaded state is saved again")
+        _claim("saved and reloaded", name is None, f"{name} is lost when a loaded state is saved again")
         same = torch.equal(_answers(agent, images), _answers(handed_on, images))
         _claim("saved and reloaded", same, f"after step {t + 1} the reloaded instance predicts differently")
 
@@ -399,7 +399,7 @@ def _interrupted(make: Maker, stream: Stream, k: int) -> tuple[Method, list[Step
     _claim(
         "continues exactly",
         name is None,
-        f"{name} is lost where checkpoint {k + 1} is loaded",
+        f"{name} is lost when checkpoint {k + 1} is loaded",
     )
     return resumed, reports + _learn(resumed, stream, len(reports))
 

@@ -392,7 +392,7 @@ def kornia_views() -> Callable[[Tensor], Tensor] | None:
 
 
 def user_transform() -> tuple[str, Callable[[Image.Image], Tensor]]:
-    """torchvision's transforms if it can be imported, else the same by Pillow."""
+    """torchvision's transforms if it can be imported, else the same transforms with Pillow."""
     try:
         from torchvision import transforms as tv  # the only place where it is imported
     except Exception:  # a torchvision that does not fit its torch fails in many ways
@@ -408,7 +408,7 @@ def user_transform() -> tuple[str, Callable[[Image.Image], Tensor]]:
 
 
 def pillow_view(image: Image.Image, spec: Augmentation = Augmentation()) -> Tensor:
-    """One view by Pillow, an image at a time."""
+    """One view with Pillow, one image at a time."""
     rng = np.random.default_rng()
     size = image.width
     side = max(1, round(size * float(np.sqrt(rng.uniform(*spec.scale)))))

@@ -122,7 +122,7 @@ def same_stream(one: RunRecord, other: RunRecord) -> bool:
 
 
 def pair_by_seed(first: Sequence[RunRecord], second: Sequence[RunRecord], alike: Alike = same_stream) -> Pairs:
-    """Pairs of equal seed, of those that are `alike`."""
+    """Pairs of runs with the same seed that are `alike`."""
     left, right = _by_seed(first), _by_seed(second)
     seeds = [seed for seed in sorted(left.keys() & right.keys()) if alike(left[seed], right[seed])]
     return Pairs(tuple(left[seed] for seed in seeds), tuple(right[seed] for seed in seeds))
@@ -133,7 +133,9 @@ def _by_seed(records: Sequence[RunRecord]) -> dict[int, RunRecord]:
     for record in records:
         other = found.setdefault(record.spec.seed, record)
         if other.id != record.id:
-            raise UserError(f"two runs of one seed on one side, {other.id} and {record.id}: name one file or folder")
+            raise UserError(
+                f"two runs with the same seed on one side, {other.id} and {record.id}: give one file or folder"
+            )
     return found
 
 
@@ -157,7 +159,7 @@ def pair_by_setting(first: Sequence[RunRecord], second: Sequence[RunRecord], any
 
 
 def comparison_setting(record: RunRecord) -> Hashable:
-    """What runs share that differ in method and seed only."""
+    """What runs have in common that differ only in method and seed."""
     spec = record.spec
     return spec.scenario, spec.stream, spec.schedule, record.evaluated_on, tuple(sorted(record.content.items()))
 

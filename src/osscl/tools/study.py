@@ -113,7 +113,7 @@ def changed_fields(variants: Sequence[Sequence[str]]) -> list[str]:
 
 
 def n_shot(encoder: Encoder, stream: Stream, center: Tensor | None = None) -> dict[str, float | None]:
-    """Nearest class mean of the first n labels of every class, seen or not: a diagnosis, not a method."""
+    """Nearest class mean of the first n labels of every class, seen or not: a diagnostic, not a method."""
     known = concat(*(stream.step(t).labeled for t in range(len(stream))))
     asked = concat(*(stream.evaluation(t) for t in range(len(stream))))
     raw = (in_chunks(encoder.features, rows.images) for rows in (known, asked))

@@ -94,7 +94,7 @@ def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
 
 @dataclass(frozen=True)
 class Checked:
-    """What values of a field are checked with: the config, and the fields that follow this one."""
+    """What values of a field are checked against: the config, and the fields that are tied to this one."""
 
     config: Any
     followers: tuple[str, ...]
@@ -237,7 +237,7 @@ class TrialSummary:
     changes: tuple[str, ...]
     by_step: dict[int, float]  # accuracy in % on validation rows after each reported step, from 0
     final: float | None
-    why: str = ""  # it failed
+    why: str = ""  # the reason why it failed
 
 
 def open_study(search: Search) -> Any:
@@ -279,7 +279,7 @@ def _storage(file: Path) -> Any:
 
 
 def _counts(trial: Any) -> bool:
-    """Whether a trial is one of those requested; one that is to be retried is not."""
+    """Whether a trial counts towards the requested number; one that will be retried does not."""
     return trial.state.name in ("COMPLETE", "PRUNED", "RUNNING") or "why" in trial.user_attrs
 
 
@@ -298,7 +298,7 @@ def trial_summaries(study: Any) -> list[TrialSummary]:
 
 
 def best_trial(trials: Sequence[TrialSummary]) -> TrialSummary | None:
-    """The highest final accuracy; the earliest of several."""
+    """The trial with the highest final accuracy; of equal ones, the earliest."""
     finished = [trial for trial in trials if trial.final is not None]
     return max(finished, key=lambda trial: (trial.final or 0.0, -trial.number), default=None)
 
