@@ -55,7 +55,7 @@ class Cell:
         return with_seed(self._spec_of_any_seed(schedule), seed)
 
     def run_ids(self, schedule: Schedule, seeds: Iterable[int]) -> list[str]:
-        """The ids of its runs, for which no spec of each seed is needed."""
+        """The ids of its runs, without making a spec for each seed."""
         return ids_with_seeds(self._spec_of_any_seed(schedule), seeds)
 
     def _spec_of_any_seed(self, schedule: Schedule) -> RunSpec:

@@ -118,7 +118,7 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """Refuted by any comparison; holds where all do; a trial decides nothing."""
+        """Refuted if any comparison is, holds if all do; a trial decides nothing."""
         verdicts = [one.verdict(self.claim) for one in self.compared]
         all_hold = verdicts.count("holds") == len(self.comparisons)
         kind: VerdictKind = "refuted" if "refuted" in verdicts else "holds" if all_hold else "undecided"
@@ -270,8 +270,8 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("L_sup helps", (versus("T4", "all-losses/ursl", "without-sup/ursl"),)),
     Claim("L_TD helps", (versus("T4", "all-losses/ursl", "without-td/ursl"),)),
     Claim("L_KD helps", (versus("T4", "all-losses/ursl", "without-kd/ursl"),)),
-    Claim("L_TD helps beside L_sup alone", (versus("T4", "without-kd/ursl", "only-sup/ursl"),)),
-    Claim("L_KD helps beside L_sup alone", (versus("T4", "without-td/ursl", "only-sup/ursl"),)),
+    Claim("L_TD helps when added to L_sup alone", (versus("T4", "without-kd/ursl", "only-sup/ursl"),)),
+    Claim("L_KD helps when added to L_sup alone", (versus("T4", "without-td/ursl", "only-sup/ursl"),)),
     Claim("L_KD alone beats L_KD with L_TD", (versus("T4", "only-kd/ursl", "without-sup/ursl"),)),
     Claim(
         "T-hat helps",
@@ -311,7 +311,7 @@ CLAIMS: tuple[Claim, ...] = (
         for row, classes in (("after", "this step's and later"), ("before", "earlier"))
         for name, column in (("Co2L", "co2l"), ("URSL with an empty U_t", "ursl"))
     ),
-    Claim("unrelated images help beside related ones", (versus("T10", "osscl/ursl", "only-related/ursl"),)),
+    Claim("unrelated images help in addition to related ones", (versus("T10", "osscl/ursl", "only-related/ursl"),)),
     Claim(
         "unlabelled images of a part of the main classes beat labels alone, by Co2L",
         tuple(versus("T11", f"{part}/ursl", "only-supervised/co2l") for part in ("25-percent", "50-percent")),

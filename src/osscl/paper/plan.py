@@ -33,7 +33,7 @@ class Cost:
 def known_records(folders: Iterable[Path]) -> tuple[dict[str, RunRecord], list[str]]:
     """Every record below these folders, the first of each id, and one problem per file that is left out.
 
-    If the first record has no valid time, the first one that has a valid time is kept beside it.
+    If the first record has no valid time, the first one that has a valid time is kept as well.
     """
     records: dict[str, RunRecord] = {}
     problems: list[str] = []

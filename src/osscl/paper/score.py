@@ -1,4 +1,4 @@
-"""What records say about a table's cells: our mean beside the paper's, and a verdict."""
+"""What records say about a table's cells: our mean next to the paper's, and a verdict."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def seeds_told(recorded: Iterable[int], asked: Sequence[int]) -> str:
 
 
 def seeds_words(seeds: Sequence[int]) -> str:
-    """As in seed 0, seeds 0-2 or seeds 0, 3, 5."""
+    """Seeds in words, such as: seed 0, seeds 0-2 or seeds 0, 3, 5."""
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     is_range = list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))

@@ -38,7 +38,7 @@ LABELS_ALONE = Note(
 
 
 def row_name(share: float, peripheral: str) -> str:
-    """As in p05-cifar10."""
+    """The name of a row, such as p05-cifar10."""
     return f"p{round(100 * share):02d}-{peripheral}"
 
 
@@ -311,7 +311,7 @@ def gate_figure(id: str, images: int) -> Table:
 F1, F2 = gate_figure("F1", 9000), gate_figure("F2", 4500)
 
 
-WITH_CO2L = "Co2L, which learns from labels only, is run beside URSL; the paper states these limits without numbers"
+WITH_CO2L = "Co2L, which learns from labels only, is run alongside URSL; the paper states these limits without numbers"
 
 
 def limit(
@@ -466,8 +466,8 @@ MAIN = Table("main", "Main results", _main_cells(), (
     OURS,
     "co2l-authors has the epochs, rates, head and class order of Co2L's code; its authors report 65.6",
     "supervised is the same network trained on all labels at once, an upper bound",
-    "in cifar100-p05, ursl-plus-unlimited keeps 5.0 MB of statistics and 4.6 MB to tell what looks known, beside the "
-    "memory's 1.5 MB; records of earlier versions have no count",
+    "in cifar100-p05, ursl-plus-unlimited keeps 5.0 MB of statistics and 4.6 MB to decide what looks known, in "
+    "addition to the memory's 1.5 MB; records of earlier versions have no count",
 ))  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What records say about a cell or a claim, as a value. Imports no torch."""
+"""What records say about a cell or a claim, as a value. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
