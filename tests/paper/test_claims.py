@@ -311,7 +311,7 @@ def test_a_summary_comes_first_and_blocks_fit_the_terminal(typed, on_disk, monke
     assert (code, errors) == (0, "") and max(map(len, lines)) <= width and len(lines) < 110
     others = len(CLAIMS) - sum(bool(found(claim, *pairs(HELPS, [1.0]))[0].compared) for claim in CLAIMS)
     counts = f"{len(CLAIMS)} claims: 1 hold, 2 undecided at paper; 3 undecided at short; {others} without a pair."
-    counts += " A claim counts at each schedule that has pairs of it."
+    counts += " A claim counts at each schedule that has pairs for it."
     assert words.startswith(f"{counts} L_TD helps: holds at paper ") and "Over 8 of 8 records." in words
     assert "T4 all-losses/ursl − without-td/ursl: +2.0 ± 1.0 (n=3), seeds 0, 1, 2; paper's +2.0" in words
     assert "L_TD helps: undecided at short T4 all-losses/ursl − without-td/ursl: +1.0 (n=1), seed 0 needs T4" in words

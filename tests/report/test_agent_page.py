@@ -133,9 +133,9 @@ def test_pictures_stay_within_their_budget_and_every_class_gets_one_first(knowle
 
 def test_without_pictures_the_page_says_why(knowledge):
     assert why_no_pictures(knowledge) is None
-    assert "trains a network of its own" in why_no_pictures(None)
+    assert "trains its own network" in why_no_pictures(None)
     assert "--memory 0" in why_no_pictures(replace(knowledge, kept_labels=(), kept_examples=()))
-    assert "version that kept no pictures" in why_no_pictures(replace(knowledge, kept_examples=(b"",) * 60))
+    assert "version that did not keep pictures" in why_no_pictures(replace(knowledge, kept_examples=(b"",) * 60))
 
 
 def test_the_command_makes_the_page_of_an_agent(typed, tmp_path):

@@ -269,7 +269,7 @@ def test_rows_of_other_settings_are_compared_but_not_paired(browser, pages):
     ((rows, gap, interval, pairs, *_),) = differences(browser)
     assert rows == "1: ursl − 2: ursl" and re.fullmatch(r"[+−]\d+\.\d", gap) and (interval, pairs) == ("—", "—")
     said = browser.evaluate("document.getElementById('compare').textContent")
-    assert "not paired by seed" in said and "the classes and test images are those of 1: ursl" in said
+    assert "not paired by seed" in said and "classes and test images are the same as for 1: ursl" in said
     assert browser.evaluate("document.querySelectorAll('#compare svg circle').length") == 20  # two curves of ten steps
     restored = browser.evaluate("location.hash").removeprefix("#")
     browser.open(pages["many"], *DESKTOP, view=restored)
@@ -281,7 +281,7 @@ def test_rows_with_other_test_images_have_no_difference(browser, pages):
     browser.open(pages["results"], *DESKTOP, view=view)
     ((_, gap, *_),) = differences(browser)
     said = browser.evaluate("document.getElementById('compare').textContent")
-    assert gap == "—" and "a difference in points means nothing" in said
+    assert gap == "—" and "a difference in points would be meaningless" in said
 
 
 def test_rows_of_different_schedules_are_not_compared(browser, pages):

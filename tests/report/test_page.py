@@ -72,9 +72,9 @@ def test_the_conclusion_can_be_read_without_a_script(ursl):
 def test_tables_and_claims_reach_the_page(ursl):
     table = ResultTable("T2 <b>", (Column("cell"), Column("ours", ours=True)), [("5 %", 3), ("10 %", None)], ("n=3",))
     page = build_page([ursl], paper=PaperComparison(tables={"paper": [table]}))
-    assert "T2 &lt;b&gt;" in page and "Beside the paper" in page and "The paper&#39;s claims" not in page
+    assert "T2 &lt;b&gt;" in page and "Comparison with the paper" in page and "The paper&#39;s claims" not in page
     assert "1 of 2 without our result" in page and '<div data-schedule="paper">' in page
-    assert "Beside the paper" not in build_page([ursl])
+    assert "Comparison with the paper" not in build_page([ursl])
 
 
 def test_the_claims_begin_with_their_summary_and_schedules_are_apart(kept):

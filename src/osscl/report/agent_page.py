@@ -1,4 +1,4 @@
-"""The page of an agent: its classes, steps, accuracy beside the baselines, and what it calls unknown."""
+"""The page of an agent: its classes, steps, accuracy compared with the baselines, and what it calls unknown."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ def agent_conclusion(history: Sequence[LearnedStep], classes: Sequence[str], kno
     )
     choices = [step.choice for step in history if step.choice is not None]
     if not choices:
-        return f"The agent knows {known}. Its accuracy was not measured; osscl inspect --on DIR does so."
+        return f"The agent knows {known}. Its accuracy was not measured; to do so, run osscl inspect --on DIR."
     last = choices[-1]
     gap = last.agent - last.class_means
     beside = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}" if abs(gap) >= 0.05 else "level with"
@@ -103,18 +103,18 @@ def _uri(jpeg: bytes) -> str:
 
 
 def why_no_pictures(knowledge: Knowledge | None) -> str | None:
-    """None where there are pictures."""
+    """The reason why there are no pictures; None if there are."""
     if knowledge is None:
-        return "Pictures are kept by agents with a pretrained encoder; this one trains a network of its own."
+        return "Only agents with a pretrained encoder keep pictures; this one trains its own network."
     if not knowledge.kept_labels:
         return "This agent has no memory (--memory 0), so it keeps no pictures."
     if not any(knowledge.kept_examples):
-        return "This agent was made by a version that kept no pictures. Those of newly labelled images will be kept."
+        return "This agent was made by a version that did not keep pictures. Those of new labelled images will be kept."
     return None
 
 
 def step_table(history: Sequence[LearnedStep]) -> ResultTable:
-    """What each step brought, and the accuracy on images left out beside the baselines'."""
+    """What each step added, and the accuracy on left-out images next to that of the baselines."""
     columns = (
         Column("step", "number"), Column("new classes"), Column("labelled", "number"), Column("unlabelled", "number"),
         Column("look known", "number"), Column("agent %", "mean"), Column("class means %", "mean"),

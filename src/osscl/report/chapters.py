@@ -63,7 +63,7 @@ class Entry:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether its method belongs to another package: what its usual configuration is, is unknown."""
+        """Whether its method belongs to another package, so that its usual configuration is unknown."""
         return method_name(self.first.spec.method) is None
 
     @cached_property
@@ -81,17 +81,17 @@ class Entry:
 
     @property
     def published(self) -> tuple[float, float] | None:
-        """The paper's mean and deviation for this method; None beside runs of another schedule and beside URSL-plus."""
+        """The paper's mean and deviation for this method; None for runs at another schedule and for URSL-plus."""
         return None if self.configuration in OURS else published_beside(self.first)
 
     @property
     def updates(self) -> int:
-        """Those of the lowest seed's run."""
+        """The number of updates in the lowest seed's run."""
         return self.first.updates
 
     @property
     def result(self) -> str:
-        """As in: 36.6 ± 0.4 %."""
+        """The final accuracy in words, such as: 36.6 ± 0.4 %."""
         finals = list(self.finals.values())
         spread = f"{SPACE}±{SPACE}{stdev(finals):.1f}" if len(finals) > 1 else ""
         return f"{self.mean:.1f}{spread}{SPACE}%"
@@ -113,15 +113,15 @@ class Chapter:
 
     @property
     def setting(self) -> str:
-        """The setting in words that tell it from every other."""
+        """The setting in words that distinguish it from every other."""
         scenario = self.first.spec.scenario
         return ", ".join([f"{self._data}, {self._labels}, memory {scenario.memory}", *unusual_in_prose(scenario)])
 
     @property
     def place(self) -> str:
-        """The same in a sentence, as in: CIFAR-100 among CIFAR-10 with 5 % labels."""
+        """The same for use in a sentence, such as: CIFAR-100 among CIFAR-10 with 5 % labels."""
         scenario = self.first.spec.scenario
-        unusual = ", ".join(unusual_in_prose(replace(scenario, validation_share=0.0)))  # the rows are named beside it
+        unusual = ", ".join(unusual_in_prose(replace(scenario, validation_share=0.0)))  # the rows are named separately
         return f"{self._data} with {self._labels}" + (f" ({unusual})" if unusual else "")
 
     @property
@@ -153,7 +153,7 @@ class Chapter:
 
     @property
     def facts(self) -> str:
-        """Steps, and the unlabelled images of a step: as many as the runs really used."""
+        """Steps, and the unlabelled images of a step: as many as the runs actually used."""
         scenario, used = self.first.spec.scenario, [step.unlabeled for step in self.first.steps]
         low, high = min(used), max(used)
         related, unrelated = scenario.related or 0, scenario.unrelated or 0
@@ -166,7 +166,7 @@ class Chapter:
 
     @property
     def subject(self) -> Entry:
-        """Whom the conclusion is about: URSL, else URSL-plus, else the best."""
+        """The entry that the conclusion is about: URSL, else URSL-plus, else the best one."""
         usual_size_last = sorted(self.entries, key=lambda entry: entry.name == entry.configuration)
         named = {entry.configuration: entry for entry in usual_size_last}
         return next((named[name] for name in ("ursl", *OURS) if name in named), self.entries[0])
@@ -179,15 +179,15 @@ class Chapter:
 
     @property
     def competitor(self) -> Entry | None:
-        """The best baseline besides the subject's family, or besides the subject where there is no other."""
+        """The best baseline outside the subject's family; if there is none, the best one other than the subject."""
         others = [entry for entry in self.entries if entry is not self.subject and self.is_baseline(entry)]
         outside = [entry for entry in others if entry.configuration and entry.configuration not in FAMILY]
         return next(iter(outside or [entry for entry in others if self.subject.configuration not in FAMILY]), None)
 
     def is_baseline(self, entry: Entry) -> bool:
-        """Whether it was trained long enough to be compared with: not on a fraction of a shortened schedule's updates.
+        """Whether it was trained long enough for a comparison: not with a fraction of a shortened schedule's updates.
 
-        At `short` on CIFAR-100, Co2L makes 900 updates where URSL makes 14,275: what beats it shows little.
+        At `short` on CIFAR-100, Co2L makes 900 updates and URSL 14,275, so that beating Co2L shows little.
         """
         shortened = is_shortened(entry.first.spec.schedule)
         return not (shortened and entry.updates < FEW_UPDATES * self.subject.updates)
@@ -265,7 +265,7 @@ def opening(chapters: Sequence[Chapter]) -> Chapter:
 
 
 def conclusion(chapter: Chapter) -> list[str]:
-    """What was found and by how much, in one sentence; then how sure it is, and our extension."""
+    """The main finding in one sentence; then how certain it is, and the results of our extension."""
     subject, competitor, spec = chapter.subject, chapter.competitor, chapter.first.spec
     under = "" if spec.schedule == PAPER else f" under the {spec.schedule.name} schedule"
     rows = " on validation images" if chapter.first.evaluated_on != "test" else ""
@@ -274,7 +274,7 @@ def conclusion(chapter: Chapter) -> list[str]:
     more = []
     if competitor:
         whom = "the best competitor, " if subject.configuration in FAMILY else "the next, "
-        whom = "" if competitor.configuration == "labels-only" else whom  # our ablation, and nobody's competitor
+        whom = "" if competitor.configuration == "labels-only" else whom  # our ablation is not a competitor
         said += f", {_gap(subject, competitor)} {whom}{_called(competitor)} ({competitor.result}, {competitor.n})"
         if sure := _interval(subject, competitor):
             more.append(f"The difference from {_called(competitor)} {sure}.")
@@ -290,7 +290,7 @@ def conclusion(chapter: Chapter) -> list[str]:
 
 
 def _printed_rates(chapter: Chapter) -> list[str]:
-    """Whose recipe the subject is, where the paper's number stands beside it."""
+    """A note on the recipe of the subject, if the paper's number is shown next to it."""
     if chapter.subject.configuration != "ursl":
         return []
     printed = [entry for entry in chapter.entries if entry.configuration == "ursl-as-printed"]
@@ -312,7 +312,7 @@ def _called(entry: Entry) -> str:
 
 
 def _gap(first: Entry, second: Entry) -> str:
-    """As in: 8.8 points above."""
+    """The difference in words, such as: 8.8 points above."""
     pairs = _paired(first, second)
     gap = pairs.mean if pairs.n else first.mean - second.mean
     return f"{abs(gap):.1f} points {'above' if gap >= 0 else 'below'}"
@@ -332,7 +332,7 @@ def _interval(first: Entry, second: Entry) -> str | None:
 
 
 def _paired(first: Entry, second: Entry) -> PairedDifference:
-    """The seeds at which both met the same stream."""
+    """The seeds for which both had the same stream."""
     return pair_by_seed(first.runs, second.runs).difference(attrgetter("final"))
 
 
@@ -351,8 +351,8 @@ def headline_table(records: Iterable[RunRecord]) -> ResultTable:
     """One row per setting and method: ours, the paper's at its schedule, the gate, the time."""
     rows = [headline_values(runs) for runs in runs_by_method(records)]
     theirs = (
-        "The paper's numbers are means over three runs of its full schedule, of the same method; beside ursl-plus, of "
-        "its URSL. They are not shown beside shorter schedules."
+        "The paper's numbers are means over three runs of the same method at its full schedule; for ursl-plus, of its "
+        "URSL. They are not shown for shorter schedules."
     )
     return ResultTable("Results", COLUMNS, rows, (SPREAD, theirs))
 

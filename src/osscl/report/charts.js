@@ -44,7 +44,7 @@ function ticks(low, high, count) {
   return found;
 }
 
-// ----- tables, and figures that have their numbers in one
+// ----- tables, and figures with a table of their numbers
 function table(label, columns, rows) {
   const head = columns.map((name, i) => h("th", { scope: "col", class: i ? "n" : null }, name));
   const cell = (value, i) => (i ? h("td", { class: "n" }, value) : h("th", { scope: "row" }, value));
@@ -55,7 +55,7 @@ const scrolling = (label, inside) =>
   h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, inside);
 const numbers = (label, columns, rows) => {
   const more = h("span", { class: "unseen-words" }, ` of: ${label}`);
-  return h("details", {}, h("summary", {}, "The numbers", more), table(label, columns, rows));
+  return h("details", {}, h("summary", {}, "Show the numbers", more), table(label, columns, rows));
 };
 function labelled(drawing, label) {
   drawing.setAttribute("role", "img");

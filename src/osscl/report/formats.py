@@ -37,7 +37,7 @@ class Number:
     value: float
     spread: float | None = None  # sample standard deviation; None for fewer than two runs
     n: int | None = None  # runs; None where the number is not a mean over runs
-    unit: str = ""  # shown after the value; % stands in the column's name
+    unit: str = ""  # shown after the value; % is part of the column's name
     digits: int = 1
     signed: bool = False
     is_percent: bool = False  # from 0 to 100, so that HTML can draw it as a bar
@@ -87,7 +87,7 @@ class ResultTable:
     spanning: int = 0  # first columns that consecutive rows share, where they are equal
 
     def groups(self) -> list[list[Row]]:
-        """Rows that share their first `spanning` values; every row alone where nothing spans."""
+        """Rows that share their first `spanning` values; each row by itself if no column spans rows."""
         if not self.spanning:
             return [[row] for row in self.rows]
         return [list(rows) for _, rows in groupby(self.rows, key=lambda row: row[: self.spanning])]
@@ -119,7 +119,7 @@ class ResultTable:
 
 
 def value_text(value: Value) -> str:
-    """A value as it is read; a dash where it is missing."""
+    """A value as text; a dash if it is missing."""
     if value is None or value == ():
         return DASH
     if isinstance(value, tuple):
@@ -128,7 +128,7 @@ def value_text(value: Value) -> str:
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """As in: reached; short by 0.4; n = 1, short by 2.0; undecided (1 of 12 compared)."""
+    """A verdict in words, such as: reached; short by 0.4; n = 1, short by 2.0; undecided (1 of 12 compared)."""
     away = "" if verdict.distance is None else f" by {distance_text(verdict.distance)}"
     if verdict.kind == "few seeds":
         return f"n = {verdict.n}" + (f", {verdict.miss}{away}" if away else "")
@@ -247,7 +247,7 @@ def prose(text: object) -> str:
     """Escaped text with the paper's symbols as it prints them."""
     from markupsafe import Markup, escape
 
-    whole = str(text).encode("utf-8", "replace").decode()  # a command may hold bytes that are no text
+    whole = str(text).encode("utf-8", "replace").decode()  # a command may contain bytes that are not valid text
     return Markup(SYMBOLS.sub(r"<i>\1</i><sub>\2</sub>", str(escape(whole))))
 
 

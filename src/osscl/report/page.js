@@ -10,7 +10,7 @@ const KINDS = { // words, colour, dash
 const byId = id => document.getElementById(id);
 const all = selector => [...document.querySelectorAll(selector)];
 
-// ----- the view: what is looked at, kept in the address
+// ----- the view: what is shown, kept in the address
 const view = { section: null, setting: null, schedule: null, pins: [], step: null, open: [] }; // pins: of any setting
 function readAddress() {
   const [section, query] = location.hash.slice(1).split("?"), given = new URLSearchParams(query);
@@ -117,7 +117,7 @@ const SECTIONS = {
   },
   forgetting(box) {
     const rows = drawnRows().filter(one => isWhole(one.forgetting));
-    if (!rows.length) return box.replaceChildren(note("There is one step, so nothing can be forgotten."));
+    if (!rows.length) return box.replaceChildren(note("There is only one step, so nothing can be forgotten."));
     const items = rows.map(one => item(one, one.forgetting, `${spread(one.forgetting)}  (n = ${one.forgetting.length})`));
     const columns = ["method", "forgetting", "n", ...rows[0].dropped.map((_, k) => `classes of step ${k + 1}`)];
     const cells = rows.map(one =>
@@ -265,7 +265,7 @@ function difference(first, second, measure) {
 function comparePins() {
   const box = byId("compare"), here = pinned().filter(({ where }) => where.scheduleId === chapter().scheduleId);
   const [first, ...others] = here, left = view.pins.length - here.length;
-  const skipped = left ? [note(`${left === 1 ? "One pinned row is" : `${left} pinned rows are`} of another schedule and `
+  const skipped = left ? [note(`${left === 1 ? "One pinned row is" : `${left} pinned rows are`} at another schedule and `
     + "not compared: schedules never share a figure or a table.")] : [];
   const alone = here.length === 1 && !left ? [note(`Pin another row to see its difference from ${first.one.name}.`)] : [];
   if (!others.length) return box.replaceChildren(...alone, ...skipped);
@@ -298,10 +298,10 @@ function streamNotes(first, others, name) {
   const named = kind => others.filter(other => shared(first.one, other.one) === kind).map(name).join(", ");
   const tested = named(TESTED), apart = named(APART);
   return [
-    tested && note(`Different streams (${tested}): the classes and test images are those of ${name(first)}, the images to `
-      + "learn from are not. The difference is between means; it is not paired by seed and has no interval."),
+    tested && note(`Different streams (${tested}): classes and test images are the same as for ${name(first)}, training `
+      + "images are not. The difference is between means; it is not paired by seed and has no interval."),
     apart && note(`Different streams (${apart}): other classes or other test images than ${name(first)}, so a difference in `
-      + "points means nothing and is not shown."),
+      + "points would be meaningless and is not shown."),
   ].filter(Boolean);
 }
 
@@ -371,13 +371,13 @@ function scoresAt(one, t, width) {
 function picturesAt(one, t) {
   const head = h("h3", {}, `Images: ${one.name}, step ${t + 1}`), strip = one.strip, sides = strip?.rows[t];
   if (!strip || strip.missing === "data")
-    return h("div", {}, head, note("The data was not found; osscl report --data DIR makes a page with the images."));
+    return h("div", {}, head, note("The data was not found; osscl report --data DIR writes a page with the images."));
   const steps = Object.keys(strip.rows).map(step => Number(step) + 1).join(", ");
   if (!sides) return h("div", {}, head, note(`No images are kept for this step; steps with images: ${steps}.`));
   const kinds = [...new Set(sides.flat().map(one => one.kind))];
   const side = (words, i) => [note(words), h("div", { class: "tiles" }, sides[i].length ? sides[i].map(tile) : DASH)];
   return h("div", {}, head, legend(kinds.map(kind => KINDS[kind])), ["accepted", "rejected"].flatMap(side),
-    strip.missing === "room" ? note("Pictures are left out: they may take 0.5 MB of a page.") : null);
+    strip.missing === "room" ? note("Pictures are left out: a page has room for 0.5 MB of them.") : null);
 }
 function tile(one) {
   const sprite = data.sprites[one.sprite], size = 42, what = { role: "img", "aria-label": one.words, title: one.words };
@@ -401,7 +401,7 @@ function confusion(one) {
   const step = one.met.flatMap((many, t) => Array(many).fill(t)), merged = one.met.map(() => one.met.map(() => 0));
   counts.forEach((row, i) => row.forEach((count, j) => { merged[step[i]][step[j]] += count; }));
   return h("div", {}, head,
-    figure(canvas, `${title}, ${names.length} classes`, ["class", "images", "right", "most often taken for"], cells),
+    figure(canvas, `${title}, ${names.length} classes`, ["class", "images", "correct", "most often predicted as"], cells),
     h("h3", {}, `By step: ${one.name}`),
     heat(`${title}, by step, in %`, merged.map(shares), one.met.map((_, t) => String(t + 1)), 100, "step"));
 }
@@ -483,7 +483,7 @@ addEventListener("beforeprint", () => { // on white paper
   applyTheme("light");
   for (const part of all(".part:not(#runs)")) {
     part.open = true;
-    if (SECTIONS[part.id]) drawSection(part.id); // the toggle event comes too late for the print
+    if (SECTIONS[part.id]) drawSection(part.id); // the toggle event would come too late for printing
   }
 });
 

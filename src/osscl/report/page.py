@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, as a function of records; also the numbers its script draws."""
+"""The report: one self-contained HTML file, as a function of records; also the numbers that its script draws."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +50,7 @@ ROWS = {
     "labels-only": "our ablation: ursl's learner on labels alone",
     "co2l": "contrastive continual learning, on labels alone",
     "co2l-authors": "the same as its authors run it",
-    "co2l-j": "the same with a contrastive loss on unlabelled images beside it",
+    "co2l-j": "the same with an additional contrastive loss on unlabelled images",
     "co2l-p": "the same after pre-training on unlabelled images",
     "gd": "global distillation: three teachers and confidence calibration",
     "dm": "DistillMatch: pseudo-labels behind a novelty detector",
@@ -104,7 +104,7 @@ def build_page(
 
 
 def _split(table: ResultTable) -> tuple[ResultTable, ResultTable]:
-    """Rows with a number of ours, and those without under a title of their own."""
+    """Rows with a number of ours, and those without under a separate title."""
     measured, missing = table.split_measured()
     return measured, replace(missing.without_empty_columns(), title=f"{table.title}: rows without our number")
 
@@ -174,7 +174,7 @@ def payload(records: Sequence[RunRecord], banks: Mapping[str, ImageBank]) -> Jso
 
 
 def _with_unique_schedules(chapters: Sequence[Json]) -> list[Json]:
-    """Schedules that share a name in one setting get a number, for each chapter has an address of its own."""
+    """Schedules that share a name in one setting get a number, because each chapter has its own address."""
     pairs = [(one["key"], one["schedule"]) for one in chapters]
     again = [pairs[:i].count(pair) for i, pair in enumerate(pairs)]
     return [

@@ -1,4 +1,4 @@
-"""The paper's tables and claims beside our records, as typed tables."""
+"""The paper's tables and claims compared with our records, as typed tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -117,7 +117,7 @@ def table_notes(
 
 
 def sentences(notes: Sequence[str]) -> tuple[str, ...]:
-    """Notes with a capital and a full stop."""
+    """Notes as sentences, with a capital letter and a full stop."""
     return tuple(note if note.endswith(".") else f"{note[0].upper()}{note[1:]}." for note in notes)
 
 
@@ -208,7 +208,7 @@ def published_difference(one: Compared, finding: Finding) -> Number | None:
 
 
 def schedule_words(finding: Finding) -> str:
-    """The schedule's name, with its share where the user made it: two of these may have one name."""
+    """The schedule's name, with its share if it is user-defined: two of these may have the same name."""
     schedule = finding.schedule
     if schedule is None:
         return ""
@@ -217,7 +217,7 @@ def schedule_words(finding: Finding) -> str:
 
 
 def needs_words(needs: Needs | None) -> str | None:
-    """As in: T4, seeds 0-2."""
+    """What is needed in words, such as: T4, seeds 0-2."""
     if needs is None:
         return None
     if needs.reason:
@@ -236,7 +236,7 @@ def summary(found: Sequence[Finding]) -> str:
     tried = len({finding.claim.statement for finding in found if finding.is_trial})
     alone = sum(finding.schedule is None for finding in found)
     parts += [f"{count} {words}" for count, words in ((tried, "tried"), (alone, "without a pair")) if count]
-    several = " A claim counts at each schedule that has pairs of it." if len(by_schedule) > 1 else ""
+    several = " A claim counts at each schedule that has pairs for it." if len(by_schedule) > 1 else ""
     return f"{len({finding.claim.statement for finding in found})} claims: {'; '.join(parts)}.{several}"
 
 
@@ -266,7 +266,7 @@ def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class PaperComparison:
-    """What a page shows beside the paper."""
+    """What a page shows to compare records with the paper."""
 
     tables: Mapping[str, Sequence[ResultTable]] = field(default_factory=dict)  # with a number of ours, by schedule
     values: Sequence[ResultTable] = ()  # tables that need no run
@@ -306,7 +306,7 @@ def compare_with_paper(records: Sequence[RunRecord]) -> PaperComparison:
 
 
 def _page_claims(found: Sequence[Finding], known: Records, schedule: str) -> ResultTable:
-    """The claims of one schedule; the page says once what holds for all."""
+    """The claims of one schedule; notes that hold for all are shown once on the page."""
     made = claims_table(found, known)
     title = f"Claims at the schedule {schedule}" if schedule else "Claims without a pair of runs"
     weak = [one.comparison.words for finding in found for one in finding.compared if _is_weak(one, finding, known)]
@@ -355,7 +355,7 @@ def figure_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTa
 
 
 def _missing_notes(records: Sequence[RunRecord], recorded: Sequence[_Shown]) -> tuple[str, ...]:
-    """What of the paper is missing, and why."""
+    """Which parts of the paper are missing, and why."""
     if not recorded:
         only_trials = all(is_trial(*world_of(record)) for record in records)
         why = LEFT_OUT if only_trials else "left out: none of these runs fills a cell of a table."

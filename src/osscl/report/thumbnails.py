@@ -17,7 +17,7 @@ from osscl.runs.spec import display_name
 
 BUDGET = 500_000  # characters of all sprites of a page
 ACROSS = 16  # pictures side by side in a sprite
-LEVELS = ((False, 3), (False, None), (True, None))  # all steps or three of them; pictures a side, None: all there are
+LEVELS = ((False, 3), (False, None), (True, None))  # all steps or three of them; pictures per side, None: all
 Row = tuple[str, int]  # set, row
 Banks = Mapping[str, ImageBank]
 
@@ -119,7 +119,7 @@ def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> 
 
 
 def importance(run: RunRecord) -> tuple[bool, bool]:
-    """Sorts the paper's schedule before others, and what has a name before its ablations."""
+    """A sort key: the paper's schedule before others, and named configurations before their ablations."""
     ablation = display_name(run.spec).endswith("*") or bool(unusual_words(run.spec.scenario))
     return run.spec.schedule != PAPER, ablation
 
