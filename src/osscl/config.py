@@ -174,7 +174,7 @@ def identifying(value: Any) -> Any:
 
 
 def _as_declared(hint: Any, value: Any) -> Any:
-    """`value` in its field's type, so that a rate of 1 and one of 1.0 share an id; unchanged where that fails."""
+    """`value` in its field's type, so that rates of 1 and 1.0 give the same id; unchanged if that fails."""
     if type(value) is hint:
         return value  # fast path: most values
     try:

@@ -14,7 +14,7 @@ from osscl.config import flat, plain
 from osscl.errors import OutOfMemory, SpecError, lacks_memory
 
 WORTH_COMPILING = 512  # rows of a batch
-CALLS_BEFORE_CAPTURE = 3  # of an update, as written, before it becomes a CUDA graph
+CALLS_BEFORE_CAPTURE = 3  # of an update, run as written, before it is captured as a CUDA graph
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,7 +76,7 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_batches(config: object) -> Iterator[None]:
-    """Where memory runs out inside the block, say which batches of a method's config decide how much is needed."""
+    """If memory runs out inside the block, name the batch sizes of a method's config that decide how much is needed."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's are RuntimeErrors, on a GPU and elsewhere
@@ -146,7 +146,7 @@ def _compiled(function: Callable[..., R]) -> Callable[..., R]:
 
 
 class Replay:
-    """An update that runs as one CUDA graph; on other devices it is called as it is.
+    """An update that runs as one CUDA graph; on other devices it is called unchanged.
 
     Launching the kernels of one update takes the CPU as long as running them takes the GPU. Captured once, they are
     replayed as one. Inputs must keep their shapes; the first calls run as written, which also warms up everything that

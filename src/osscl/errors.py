@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """What is wrong and what is allowed, in one line. Any other exception is our bug and keeps its traceback."""
+    """A user's mistake: what is wrong and what is allowed, in one line. Other exceptions are bugs with a traceback."""
 
 
 class SpecError(UserError):
@@ -42,7 +42,7 @@ class Stopped(Exception):
     """A run was stopped on request; its state is saved, and the same command resumes it."""
 
 
-# What restoring a state of another version of this package raises, inside `as_memory_error`.
+# The errors that restoring a state of another version of this package raises, inside `as_memory_error`.
 OTHER_VERSION = (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SpecError)
 
 
@@ -58,13 +58,13 @@ def as_memory_error() -> Iterator[None]:
 
 
 def lacks_memory(error: Exception) -> bool:
-    """Whether an error of Python or torch, here recognised without importing it, means too little memory."""
+    """Whether an error of Python or torch, recognised without importing torch, means too little memory."""
     named = type(error).__name__ == "OutOfMemoryError"
     return isinstance(error, MemoryError) or named or "can't allocate memory" in str(error)
 
 
 def reason_of(error: Exception) -> str:
-    """The type and the message of an error of a library, short enough for a line: torch lists every parameter."""
+    """The type and message of a library's error, short enough for one line: torch's may list every parameter."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words if len(words) <= 300 else words[:300] + '...'}"
 

@@ -1,4 +1,4 @@
-"""Random generators by name: one seed fans out, so that new draws in one place do not shift another."""
+"""Random generators by name: one seed fans out, so that new draws in one place do not change those in another."""
 
 import hashlib
 

@@ -40,10 +40,10 @@ DRAFT = re.compile(
 )
 PIECE = 2**20  # bytes that one thread hashes at a time
 DIGEST = "digest"  # field of a sealed document
-ABANDONED = 3600.0  # seconds since the last write to a draft after which its writer is taken for dead
+ABANDONED = 3600.0  # seconds since the last write to a draft, after which its writer is considered dead
 
 
-# ----- files and folders that appear whole
+# ----- atomic files and folders
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def _held_folder(path: Path) -> tuple[Path, int | None]:
         held = _hold(draft, wait=True)
         if held is None or draft.exists():
             return draft, held
-        os.close(held)  # between these two lines another process took it for abandoned
+        os.close(held)  # between these two lines, another process removed it as abandoned
 
 
 def _remove_abandoned_folders(path: Path) -> None:
@@ -98,7 +98,7 @@ def _remove_abandoned_folders(path: Path) -> None:
 
 
 def _remove_abandoned_files(path: Path) -> None:
-    """By their age, since files are opened by those who write them."""
+    """Files are recognised as abandoned by their age: unlike a draft folder, no lock marks one that is in use."""
     for entry in _drafts_of(path):
         with contextlib.suppress(OSError):
             if entry.is_file() and time.time() - entry.stat().st_mtime >= ABANDONED:
@@ -268,7 +268,7 @@ def write_state(path: Path, state: dict[str, Any], *, keep_previous: bool = Fals
 
 
 def _save(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
-    """Write a safetensors file with the permissions that the umask allows; save_file lets nobody else read it.
+    """Write a safetensors file with the permissions that the umask allows; save_file's would let no other user read it.
 
     A process killed in save_file leaves a temporary file, so it gets a draft folder."""
     path.touch()
@@ -276,7 +276,7 @@ def _save(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> N
         file = folder / "state"
         try:
             save_file(tensors, str(file), metadata=metadata)
-        except SafetensorError as error:  # a full disk, in this library's words
+        except SafetensorError as error:  # safetensors' error for a full disk, among others
             raise OSError(errno.EIO, str(error), str(path)) from None
         file.chmod(stat.S_IMODE(path.stat().st_mode))
         file.replace(path)
@@ -338,8 +338,8 @@ def _digest_of_tensors(tensors: Mapping[str, Tensor | None]) -> str:
 
 
 def digest_of(parts: Iterable[tuple[str, memoryview]]) -> str:
-    """Digest of described blocks of bytes. Large ones are hashed in pieces on all cores: on one, the digests would take
-    some per cent of a short run on a fast GPU."""
+    """Digest of blocks of bytes and their descriptions. Large blocks are hashed in pieces on all cores: on one core,
+    digests would take a few percent of a short run on a fast GPU."""
     digest = hashlib.blake2b(digest_size=16)
     with ThreadPoolExecutor() as pool:
         hashed = [

@@ -27,18 +27,18 @@ def _escaped(letter: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text whose line breaks are meant."""
+    """Like `printable`, for text whose line breaks are intended."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def csv_text(text: str) -> str:
-    """Text for a cell of a CSV file that no spreadsheet takes for a formula. Numbers are no text."""
+    """Text for a cell of a CSV file that no spreadsheet interprets as a formula. Not for numbers."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
 class GuardedStream:
-    """A stream for text: whatever is written, only line breaks act on the terminal. Rich, which colours and moves the
-    cursor, writes to the stream below; what it shows is made printable where it is given to it."""
+    """A text stream in which only line breaks act on the terminal, whatever is written. Rich, which sets colours and
+    moves the cursor, writes to the underlying stream; what it shows is made printable before it is passed to Rich."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
