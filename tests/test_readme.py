@@ -110,7 +110,7 @@ def test_the_demos_table_is_what_its_records_say():
     first = {record.configuration: record for record in records if record.spec.seed == 0}
     shown, caption = comparison([(title, first[name]) for name, title in names.items()]).renderables
     columns = [[str(cell) for cell in column.cells] for column in shown.columns]
-    block = README.partition("What `make demo` ends with")[2].partition("```")[2].partition("```")[0]
+    block = README.partition("ends with this output")[2].partition("```")[2].partition("```")[0]
     for t in range(5):
         assert [column[t] for column in columns] in [re.split(r"\s{2,}", line.strip()) for line in block.splitlines()]
     forgetting = re.search(r"forgetting +(.*)", block)[1].split()
