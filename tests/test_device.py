@@ -51,7 +51,7 @@ def trained(pool: int, related: int) -> Ursl:
 
 
 @pytest.mark.parametrize(("pool", "related"), [(6, 24), (30, 2), (6, 2)])
-def test_a_small_batch_beside_a_large_one_learns(compiling, pool, related):
+def test_a_small_batch_learns_together_with_a_large_one(compiling, pool, related):
     learner = trained(pool, related).learner
     assert learner.compiles, "the next step's teachers are copies of this network and see large batches"
 

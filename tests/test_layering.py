@@ -72,7 +72,7 @@ def test_imports_point_down(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=name_of)
-def test_torchvision_is_imported_in_one_guarded_place_alone(file):
+def test_torchvision_is_imported_only_in_one_guarded_place(file):
     if name_of(file) == "tools/bench.py":
         return  # it is what we measure against, where it can be imported
     assert not {module for module in imports(file) if module.split(".")[0] == "torchvision"}

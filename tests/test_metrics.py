@@ -53,7 +53,7 @@ def test_auroc_of_a_constant_score_is_exactly_one_half() -> None:
     assert metrics.auroc(torch.zeros(400), positive) == 0.5
 
 
-def test_auroc_depends_on_order_alone() -> None:
+def test_auroc_depends_only_on_order() -> None:
     scores, positive = scored(0)
     assert metrics.auroc(scores.exp(), positive) == metrics.auroc(scores, positive)
 

@@ -172,7 +172,7 @@ def test_a_file_of_something_else_is_damaged(tmp_path, junk):
     ["[]", "3", "null", '{"dict": []}', '{"dict": {"a": {"tensor": "no such"}}}', '{"a": 1}', '{"tensor": ["x"]}',
      '{"tensor": {}}', '{"dict": {"a": {"dict": null}}}', "[" * 100_000, "1" * 5000, "{", '{"tensor": "/x"}'],
 )  # fmt: skip
-def test_a_forged_file_with_a_valid_digest_is_damaged_if_it_is_no_state(tmp_path, skeleton):
+def test_a_forged_file_with_a_valid_digest_is_damaged_if_it_is_not_a_state(tmp_path, skeleton):
     write_state(tmp_path / "state", {"x": torch.zeros(2)})
     rewritten(tmp_path / "state.safetensors", lambda metadata: [metadata.update(state=skeleton), resigned(metadata)])
     with pytest.raises(DamagedFile):
@@ -476,7 +476,7 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path):
         pass
 
 
-def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_locked_is_reported_in_one_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     with (
         pytest.raises(UserError, match=r"cannot lock the folder .*: Not a directory"),

@@ -181,7 +181,7 @@ def test_methods_that_use_the_pile_learn_without_a_new_class(method, steps, more
 
 
 @pytest.mark.parametrize("method", ["co2l", "co2l-p", "labels-only", "icarl"])
-def test_methods_that_ignore_the_pile_refuse_it_alone(method, steps, more_zeros):
+def test_methods_that_ignore_the_pile_refuse_a_step_without_labels(method, steps, more_zeros):
     made = agent(method).fit(*steps[0])
     before = made.predict_detailed(steps[1][2])
     made.update(*more_zeros)
@@ -508,7 +508,7 @@ def test_going_back_loses_nothing(steps, tmp_path):
 
 
 @pytest.mark.parametrize("names", [True, "abc", None, [1], {"a": 1}])
-def test_an_agent_whose_class_names_are_no_names_is_refused(steps, tmp_path, names):
+def test_an_agent_whose_class_names_are_invalid_is_refused(steps, tmp_path, names):
     agent().fit(*steps[0]).save(tmp_path)
     write_state(tmp_path / "model", {**read_state(tmp_path / "model"), "class_names": names})
     with pytest.raises(DataError, match="was saved by another version"):

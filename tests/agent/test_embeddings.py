@@ -107,7 +107,7 @@ def test_a_file_that_changed_is_another_picture(tmp_path, encoder):
     assert after.rows.tolist() == [0, 3, 2] and not np.array_equal(after.values()[1], before[1])
 
 
-def test_what_cannot_be_read_is_skipped_with_its_reason_and_conversions_are_noted(tmp_path, encoder):
+def test_unreadable_files_are_skipped_with_the_reason_and_conversions_are_noted(tmp_path, encoder):
     paths = draw(tmp_path / "p", 6)
     paths[1].write_bytes(b"no image")
     paths[4].unlink()
@@ -166,7 +166,7 @@ def test_the_callers_threads_are_as_before_and_workers_have_one(tmp_path, encode
         torch.set_num_threads(before)
 
 
-def test_an_error_of_ours_in_a_worker_is_raised_and_what_was_written_stays(tmp_path, encoder, monkeypatch):
+def test_a_bug_in_a_worker_is_raised_and_written_rows_are_kept(tmp_path, encoder, monkeypatch):
     monkeypatch.setattr(embeddings, "APPENDED", 4)
     paths, embed = draw(tmp_path / "p", 30), encoder.embed
 
@@ -238,7 +238,7 @@ def test_a_kill_while_records_are_written_never_gives_a_wrong_row(store, left):
 
 @pytest.mark.parametrize("name", ["rows", "index"])
 @pytest.mark.parametrize("byte", [0, 7, 50, 100, 159])
-def test_a_flipped_bit_is_noticed_and_mended(store, name, byte):
+def test_a_flipped_bit_is_noticed_and_repaired(store, name, byte):
     path = store.folder / name
     content = bytearray(path.read_bytes())
     content[byte] ^= 4
@@ -253,7 +253,7 @@ def test_a_flipped_bit_is_noticed_and_mended(store, name, byte):
     assert np.array_equal(mended.take([mended.find(key) for key in keys_of(10)]), values_of(10)) and len(mended) == 11
 
 
-def test_a_cut_file_of_rows_loses_what_was_cut(store):
+def test_a_truncated_file_of_rows_loses_only_the_truncated_rows(store):
     path = store.folder / "rows"
     path.write_bytes(path.read_bytes()[:100])
     reopened = again(store)
@@ -335,7 +335,7 @@ def writer(pictures, store):
     )
 
 
-def test_a_process_that_is_killed_and_others_beside_it_leave_every_row_right(tmp_path, encoder):
+def test_killed_and_concurrent_processes_leave_every_row_correct(tmp_path, encoder):
     paths = sorted(draw(tmp_path / "p", 200))
     killed, beside = writer(tmp_path / "p", tmp_path / "s"), writer(tmp_path / "p", tmp_path / "s")
     for _ in range(20):

@@ -53,7 +53,7 @@ def _umask():
     return mask
 
 
-def test_it_takes_any_number_of_pictures_and_answers_each_alike(exported):
+def test_it_takes_any_number_of_pictures_and_answers_each_independently(exported):
     made, file, _ = exported
     model = OnnxModel(file)
     images = [image for c in range(5) for image in pictures(c, 9, seed=4)]
@@ -78,7 +78,7 @@ def test_its_metadata_say_what_it_is(exported):
     assert given.type.tensor_type.shape.dim[0].dim_param  # any number
 
 
-def test_a_graph_that_answers_otherwise_is_refused_and_nothing_is_left(exported, tmp_path, monkeypatch):
+def test_a_graph_with_different_answers_is_refused_and_leaves_no_file(exported, tmp_path, monkeypatch):
     made, file, _ = exported
     monkeypatch.setattr(onnx_export, "_write_graph", lambda model, about, draft: shutil.copyfile(file, draft))
     for wrong in (Agreement(200, 2e-3, 0), Agreement(200, 0.0, 1), Agreement(200, float("nan"), 0)):

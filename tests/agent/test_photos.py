@@ -86,7 +86,7 @@ def test_it_learns_in_two_steps_and_detects_unknown_kinds(memory):
 
 
 @pytest.mark.parametrize("memory", [0, 1, 3, 20])
-def test_a_small_memory_loses_no_calibration(memory):
+def test_a_small_memory_keeps_its_calibration(memory):
     made = agent(memory=memory).fit(*labeled(0, 1), pile())
     before = len(made.learner.knowledge.calibration.parts)
     made.update(*labeled(2, 3, seed=1))
@@ -96,7 +96,7 @@ def test_a_small_memory_loses_no_calibration(memory):
     assert len(merged.calibration.parts) == 32
 
 
-def test_a_memory_that_was_emptied_loses_no_calibration():
+def test_an_emptied_memory_keeps_its_calibration():
     made = agent(memory=1000).fit(*labeled(0, 1), pile())
     known = made.learner.knowledge
     made.learner.knowledge = replace(known, kept=known.kept[:0], kept_labels=(), kept_examples=())  # as in an export
@@ -105,7 +105,7 @@ def test_a_memory_that_was_emptied_loses_no_calibration():
 
 
 @pytest.mark.parametrize("memory", [0, 3, 1000])
-def test_renaming_changes_no_answer(memory):
+def test_renaming_does_not_change_answers(memory):
     made = two_steps(memory=memory)
     before = made.predict_detailed(pile())
     after = made.rename("kind 1", "another").predict_detailed(pile())
@@ -313,7 +313,7 @@ def plain_kind(colour, count):
 
 
 @pytest.mark.parametrize("memory", [0, 3, 1000])
-def test_examples_are_kept_of_the_images_in_memory_alone(memory, monkeypatch):
+def test_examples_are_kept_only_of_images_in_memory(memory, monkeypatch):
     decoded = []
     monkeypatch.setattr(
         examples, "small_jpeg", lambda image, make=examples.small_jpeg: decoded.append(1) or make(image)

@@ -108,7 +108,7 @@ def test_clones_and_copies_are_independent():
         assert len(made.classes_) == 3 and len(one.classes_) == 4
 
 
-def test_set_params_count_from_the_next_fit_on():
+def test_set_params_takes_effect_at_the_next_fit():
     made = small_agent(memory=7)
     before = made.predict_proba(pile())
     made.set_params(memory=0, views=1)

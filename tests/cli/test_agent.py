@@ -113,7 +113,7 @@ def test_one_picture_in_two_classes_is_refused(refuses, folders):
     refuses("fit", folders / "agent", "--labeled", week, *GREY, words="twin.png are the same picture in two classes")
 
 
-def test_unlabelled_images_alone_make_a_step(typed, refuses, folders, taught):
+def test_a_step_may_have_unlabelled_images_only(typed, refuses, folders, taught):
     refuses("update", taught, words="give --labeled, --unlabeled, or both")
     code, shown, _ = typed("update", taught, "--unlabeled", folders / "pile", *CPU)
     assert code == 0 and "0 new classes; 0 labelled images, 40 unlabelled" in shown

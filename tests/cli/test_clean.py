@@ -63,7 +63,7 @@ def test_data_verify_names_what_it_read(typed, refuses):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")
 @pytest.mark.parametrize("megabytes", [300, 450, 600])
-def test_too_little_memory_for_torch_is_one_line(megabytes):
+def test_too_little_memory_for_torch_is_reported_in_one_line(megabytes):
     limit = megabytes * 2**20
     done = subprocess.run(
         [sys.executable, "-m", "osscl", "list"], capture_output=True, text=True, timeout=60,

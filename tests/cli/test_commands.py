@@ -351,7 +351,7 @@ def test_a_mistake_in_a_spec_file_is_named(refused, spec, tmp_path, field, value
         ("--stream", ["digits", "--seed 0", "--memory 30", "--set scenario.related=9"]),
     ],
 )
-def test_options_that_a_file_defines_are_refused_beside_it(refused, spec, stream_text, tmp_path, option, flags):
+def test_options_that_a_file_defines_are_refused_together_with_it(refused, spec, stream_text, tmp_path, option, flags):
     (tmp_path / "file").write_text(yaml.safe_dump(spec) if option == "--spec" else stream_text)
     for flag in flags:
         named = "the experiment" if flag == "digits" else flag.split()[0]
@@ -799,7 +799,7 @@ def test_predict_without_images_samples_held_out_rows(osscl, refused, finished, 
     refused("predict", finished, words="digits has no test images")
 
 
-def test_predict_names_what_it_cannot_read(refused, copied, tmp_path):
+def test_predict_names_unreadable_files(refused, copied, tmp_path):
     (tmp_path / "text.png").write_text("no image")
     (tmp_path / "empty").mkdir()
     refused("predict", copied, "text.png", words="text.png")
@@ -827,7 +827,7 @@ def test_predict_takes_images_of_any_size_and_mode(osscl, finished, tmp_path):
     assert re.search(r"-?\d\.\d{3} \(--threshold\)", shown)
 
 
-def test_predict_takes_folders_and_skips_what_it_cannot_read(osscl, finished, tmp_path):
+def test_predict_takes_folders_and_skips_unreadable_files(osscl, finished, tmp_path):
     (tmp_path / "photos").mkdir()
     for name in ("b.png", "a.webp", "c.txt"):
         Image.new("L", (9, 9)).save(tmp_path / "photos" / name, "png")
@@ -900,7 +900,7 @@ def test_help_needs_neither_torch_nor_rich():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_an_ascii_terminal_and_a_closed_pipe_are_no_errors(tmp_path):
+def test_an_ascii_terminal_and_a_closed_pipe_are_not_errors(tmp_path):
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = subprocess.run([*OSSCL, "data", "list"], cwd=tmp_path, env=ascii_only, capture_output=True)
     assert done.returncode == 0 and not done.stderr and done.stdout.isascii()

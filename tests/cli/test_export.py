@@ -63,7 +63,7 @@ def test_a_hub_folder_predicts_as_its_agent(agent, typed, tmp_path):
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_mistakes_are_one_line_and_write_nothing(agent, refuses, tmp_path, monkeypatch):
+def test_mistakes_are_reported_in_one_line_and_write_nothing(agent, refuses, tmp_path, monkeypatch):
     (tmp_path / "mine.onnx").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
@@ -111,7 +111,7 @@ def test_an_unfinished_agent_and_one_from_scratch_are_refused(agent, typed, refu
     assert not (tmp_path / "x").exists()
 
 
-def test_files_that_are_no_export_are_refused(agent, typed, refuses, tmp_path):
+def test_files_that_are_not_exports_are_refused(agent, typed, refuses, tmp_path):
     assert typed("export", "agent", "--out", "agent.onnx")[0] == 0
     whole = (tmp_path / "agent.onnx").read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[:-1000])

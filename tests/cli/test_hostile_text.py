@@ -127,14 +127,14 @@ def test_texts_of_records(shows, records):
         shows(*words)
 
 
-def test_text_that_starts_a_formula_is_no_formula_in_a_table(shows, records):
+def test_text_that_starts_like_a_formula_is_not_one_in_a_table(shows, records):
     code, shown, _ = shows("report", records, "--format", "csv")
     assert code == 0 and "'=2+3" in shown
     assert any(is_number(cell) for row in csv.reader(shown.splitlines()) for cell in row)
 
 
 @pytest.mark.filterwarnings("error")
-def test_warnings_of_pillow_are_no_output(shows, photos):
+def test_warnings_of_pillow_are_not_printed(shows, photos):
     """A picture over the limit at which Pillow warns, and a palette with transparent entries."""
     agent, odd = photos / "agent", photos / "odd"
     assert shows("fit", agent, "--labeled", photos / "week", *GREY, *CPU)[0] == 0

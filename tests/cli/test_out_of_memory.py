@@ -80,6 +80,6 @@ def test_the_batches_of_every_method_can_be_lowered(typed, name):
     assert flags and typed("run", "cifar100-p05", "--method", name, *flags, "--dry-run")[0] == 0
 
 
-def test_another_error_stays_what_it_is():
+def test_other_errors_are_raised_unchanged():
     with pytest.raises(RuntimeError, match="shapes"), naming_batches(CONFIGURATIONS["ursl"]):
         raise RuntimeError("shapes differ")

@@ -45,7 +45,7 @@ def test_what_cannot_be_reported_is_refused_in_one_line(refused, tmp_path):
     assert not list(tmp_path.glob("*.html"))
 
 
-def test_a_file_of_the_users_is_not_overwritten_unless_told_to(osscl, refused, tmp_path):
+def test_a_users_file_is_overwritten_only_on_request(osscl, refused, tmp_path):
     (tmp_path / "mine.html").write_text("mine")
     refused("report", RESULTS, "--out", "mine.html", words="mine.html exists; choose another --out or add --force")
     assert (tmp_path / "mine.html").read_text() == "mine"

@@ -210,7 +210,7 @@ def test_verify_compares_with_the_official_content(tmp_path: Path):
     assert verify_dataset("digits", tmp_path, tmp_path / "cache").problem is None
 
 
-def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path):
+def test_a_cache_that_cannot_be_written_only_costs_time(tmp_path: Path):
     write_cifar10(tmp_path)
     (tmp_path / "file").write_text("a file where a folder should be")
     bank = load_bank("cifar10", tmp_path, tmp_path / "file" / "cache")

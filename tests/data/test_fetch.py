@@ -117,7 +117,7 @@ def test_a_zip_is_extracted_too(tmp_path, monkeypatch):
     assert (tmp_path / "tiny-imagenet-200/wnids.txt").read_text() == "n01"
 
 
-def test_a_zip_with_members_outside_of_its_folder_leaves_nothing(tmp_path, monkeypatch):
+def test_a_zip_with_members_outside_its_folder_leaves_nothing(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "toy.zip", "w") as archive:
         archive.writestr("tiny-imagenet-200/wnids.txt", "n01")
         archive.writestr("../../out.txt", "gotcha")
@@ -128,7 +128,7 @@ def test_a_zip_with_members_outside_of_its_folder_leaves_nothing(tmp_path, monke
 
 
 @pytest.mark.parametrize("member", ["../out.txt", "cifar-10-batches-py/../../../out.txt"])
-def test_a_tar_with_members_outside_of_its_folder_leaves_nothing(tmp_path, monkeypatch, member):
+def test_a_tar_with_members_outside_its_folder_leaves_nothing(tmp_path, monkeypatch, member):
     (tmp_path / "data").mkdir()
     source = tar_of(tmp_path / "data" / "toy.tar.gz", {"cifar-10-batches-py/batches.meta": b"", member: b"gotcha"})
     offer(monkeypatch, "cifar10", source)

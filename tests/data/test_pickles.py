@@ -184,7 +184,7 @@ def test_the_number_of_instructions_is_bounded(tmp_path: Path, monkeypatch: pyte
         read_pickle(tmp_path / "batch")
 
 
-def test_a_deeply_nested_value_is_no_danger(tmp_path: Path):
+def test_a_deeply_nested_value_is_harmless(tmp_path: Path):
     path = tmp_path / "batch"
     path.write_bytes(b"\x80\x04}\x8c\x01k" + b"N" + b"\x85" * 100_000 + b"s.")
     assert list(read_pickle(path)) == [b"k"]

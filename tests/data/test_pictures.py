@@ -105,7 +105,7 @@ def test_a_picture_of_a_few_pixels_is_refused(tmp_path, size):
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
-def test_what_is_transparent_is_white(tmp_path, mode):
+def test_transparent_areas_become_white(tmp_path, mode):
     clear = Image.new("RGBA", (64, 64), (0, 0, 0, 0))
     clear.paste((0, 0, 0, 255), (0, 0, 32, 64))
     path = saved(tmp_path / "a.png", clear if mode == "RGBA" else clear.convert(mode))

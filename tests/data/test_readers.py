@@ -86,7 +86,7 @@ def test_a_wrong_annotation_is_quoted(tmp_path: Path, line: str):
 
 
 @pytest.mark.parametrize("name", ["../n01", "n\0", "/etc", "n" * 5000 + "/x"])
-def test_a_class_folder_outside_of_the_data_is_refused(tmp_path: Path, name: str):
+def test_a_class_folder_outside_the_data_is_refused(tmp_path: Path, name: str):
     folder = write_tiny(tmp_path / "tiny")
     (folder / "wnids.txt").write_text(f"n01\n{name}\n")
     with pytest.raises(DataError, match=r"wnids\.txt: expected names such as"):
@@ -113,7 +113,7 @@ def test_a_file_that_is_not_a_whole_jpeg_or_png_is_named(tmp_path: Path, content
         assert "\n" not in str(caught.value)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path):
+def test_reading_a_pipe_does_not_block(tmp_path: Path):
     (tmp_path / "001.a").mkdir()
     os.mkfifo(tmp_path / "001.a" / "x.jpg")
     with pytest.raises(DataError, match=r"x\.jpg is not a valid image"):

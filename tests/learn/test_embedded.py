@@ -149,7 +149,7 @@ def test_the_average_is_right_about_as_often_as_the_better_baseline_or_more():
     assert sum(better) / len(better) > 0
 
 
-def test_a_class_with_few_rows_is_not_lost_beside_a_large_one():
+def test_a_class_with_few_rows_is_not_lost_next_to_a_large_one():
     """The mean of two rows is off, which makes everything seem far from it; the distance is corrected for that."""
     found: dict[str, list[float]] = {"discriminants": [], "corrected": []}
     for seed in range(6):
@@ -246,7 +246,7 @@ def test_a_class_of_one_image_identical_images_and_one_class_only():
 
 
 @pytest.mark.parametrize(("part", "field"), [("trials", "rows"), ("trials", "averaged"), ("sums", "degrees")])
-def test_stored_numbers_that_are_no_tensors_are_refused(part: str, field: str):
+def test_stored_numbers_that_are_not_tensors_are_refused(part: str, field: str):
     x, y = drawn(5, 1)
     head = fitted_head(summarise(x, y, NAMES, WIDTHS), x, y)
     state = {**(head.trials if part == "trials" else head.sums).state(), field: 10**30}

@@ -178,7 +178,7 @@ def test_only_supervised_is_co2ls_cell(id):
     assert empty.published is None and (empty.scenario.related, empty.scenario.unrelated) == (0, 0)
 
 
-def test_related_or_unrelated_alone_and_parts_of_the_classes():
+def test_related_or_unrelated_images_only_and_parts_of_the_classes():
     sizes = {"only_unrelated": (0, 9000), "only_related": (9000, 0), "OSSCL": (9000, 9000)}
     for key, size in sizes.items():
         cell = named("T10", f"{key.lower().replace('_', '-')}/ursl")
@@ -294,7 +294,7 @@ def test_icarl_has_the_rate_that_suits_each_main_set(id, rate, epochs):
     assert (method.optimiser.rate, method.optimiser.min_rate, method.epochs) == (rate, rate, epochs)
 
 
-def test_ursl_plus_is_beside_every_cell_of_unchanged_ursl_without_a_published_number():
+def test_ursl_plus_follows_every_cell_of_unchanged_ursl_without_a_published_number():
     for id, cell in EVERY:
         if cell.configuration == "ursl" and not cell.changes and cell.measure == "accuracy" and cell.published:
             for ours in OURS:
@@ -335,7 +335,7 @@ def test_a_published_number_is_found_for_the_run_of_its_cell_only():
         ("T18", "byol/ursl", (32.3, 0.8)),
     ],
 )
-def test_an_ablation_finds_its_number_and_minutes_are_no_accuracy(table, cell, theirs):
+def test_an_ablation_finds_its_number_and_minutes_are_not_accuracies(table, cell, theirs):
     found = named(table, cell)
     assert published_of(found.scenario, found.spec(PAPER, 0).method) == Published(*theirs)
     elsewhere = named("T2", "p10-cifar10/ursl").scenario

@@ -547,7 +547,7 @@ def test_a_run_recorded_in_results_is_not_repeated(osscl, world, tmp_path, monke
 
 
 @pytest.mark.parametrize("cells", ["continual/ursl", "*"])
-def test_a_locked_run_is_left_alone_and_the_table_shown_without_it(osscl, tmp_path, cells):
+def test_a_locked_run_is_skipped_and_the_table_is_shown_without_it(osscl, tmp_path, cells):
     (spec,) = runs_of(on_demo(picked(TABLES["T16"], "continual/ursl")).cells, SMOKE, [0])
     command = ["table", "T16", *ON_DEMO, "--cells", cells, "--out", tmp_path / "runs"]
     runs = len(on_demo(picked(TABLES["T16"], cells)).cells)

@@ -49,7 +49,7 @@ ENTRY = {
 }
 
 
-def test_the_conclusion_says_what_it_knows_and_how_well_beside_a_baseline():
+def test_the_conclusion_says_what_it_knows_and_how_well_compared_with_a_baseline():
     assert agent_conclusion(HISTORY, ["cat", VILE, "owl"]) == (
         "The agent knows 3 classes after 2 steps and 60 labelled images. It names 92.5 % of 60 labelled images "
         "correctly when each is left out, 2.5 points above the nearest class mean (90.0 %)."
@@ -59,7 +59,7 @@ def test_the_conclusion_says_what_it_knows_and_how_well_beside_a_baseline():
     assert "was not measured" in agent_conclusion([step("cat")], ["cat"])
 
 
-def test_every_class_says_when_it_came():
+def test_every_class_shows_the_step_that_added_it():
     cards = class_cards(["cat", "owl", "wolf"], HISTORY, None)
     assert {card.name: card.facts for card in cards} == {"cat": "since step 1", "owl": "since step 2", "wolf": ""}
 

@@ -207,7 +207,7 @@ def test_the_menu_leaves_out_what_is_empty(browser, pages):
     assert {"Ablations", "Paper"} <= set(browser.evaluate(shown))
 
 
-def test_gates_with_one_reference_are_said_to_be_the_same(browser, pages):
+def test_gates_with_one_reference_are_reported_as_the_same(browser, pages):
     browser.open(pages["demo"], *DESKTOP, view="pictures?open=pictures,scores")
     for part in ("pictures", "scores"):
         words = browser.evaluate(f"document.querySelector('#{part} .drawn').textContent")
@@ -291,7 +291,7 @@ def test_rows_of_different_schedules_are_not_compared(browser, pages):
     assert "schedules never share a figure" in browser.evaluate("document.getElementById('compare').textContent")
 
 
-def test_what_was_hardly_trained_is_not_drawn_as_a_baseline_until_it_is_pinned(browser, pages):
+def test_a_hardly_trained_method_is_not_drawn_as_a_baseline_until_it_is_pinned(browser, pages):
     browser.open(pages["results"], *DESKTOP, view=f"result?{SHORT_CIFAR100}")
     assert not [bar for bar in browser.evaluate(BARS) if bar.startswith("co2l")]
     note = "document.querySelector('#final .note').textContent"
@@ -333,7 +333,7 @@ def test_every_section_has_a_link_that_leads_there(browser, pages):
 @pytest.mark.parametrize(
     "view", ["nowhere?setting=x&schedule=y&pins=z,,&step=99&open=nothing", "?", "%ff", "gate?step=-1"]
 )
-def test_an_address_that_means_nothing_opens_the_page_as_usual(browser, pages, view):
+def test_an_invalid_address_opens_the_page_as_usual(browser, pages, view):
     browser.open(pages["results"], *DESKTOP, view=view)
     assert browser.evaluate(CONCLUSION).startswith("On ") and browser.errors == []
 

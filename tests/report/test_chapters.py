@@ -72,7 +72,7 @@ def test_unlabelled_images_are_as_many_as_were_used(ursl):
 
 
 @pytest.mark.parametrize("method", ["co2l", "gd", "dm", "gem", "icarl"])
-def test_the_papers_number_is_shown_beside_its_own_method(ursl, named, method):
+def test_the_papers_number_is_shown_next_to_its_own_method(ursl, named, method):
     theirs = {"co2l": (58.3, 1.0), "gd": (48.1, 1.3), "dm": (59.6, 4.2)}.get(method)  # in the paper's Table 1
     assert only_chapter(named(ursl, method)).entries[0].published == theirs
     assert only_chapter(ursl).entries[0].published == (72.8, 0.9)
@@ -97,7 +97,7 @@ def test_ours_never_carries_the_papers_mark(ursl, named):
 # ----- the conclusion
 
 
-def test_the_conclusion_says_what_was_found_by_how_much_and_how_sure(ursl, named, at_seed):
+def test_the_conclusion_says_what_was_found_by_how_much_and_how_certain_it_is(ursl, named, at_seed):
     rivals = [at_seed(named(ursl, "co2l"), seed, by=-2.0 - 0.1 * seed) for seed in range(3)]
     chapter = only_chapter(*(at_seed(ursl, seed) for seed in range(3)), *rivals)
     said = conclusion(chapter)
@@ -115,7 +115,7 @@ def test_an_ablation_is_not_called_a_competitor(ursl, named):
     assert "1.0 points above labels alone (" in said and "competitor" not in said
 
 
-def test_what_was_found_is_one_sentence(ursl, named):
+def test_the_main_finding_is_one_sentence(ursl, named):
     first, *more = sentences(only_chapter(ursl, named(ursl, "dm"), named(ursl, "ursl-plus")))
     assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first
     assert len(more) == 3 and more[0] == "URSL has our optimisers, projector and head."
@@ -127,7 +127,7 @@ def test_an_interval_that_includes_zero_is_mentioned(ursl, named, at_seed):
     assert "The difference from DM is not established (95 % interval −5.4 to +6.1, 3 paired seeds)." in said
 
 
-def test_ours_is_named_apart_from_the_papers_algorithm_and_is_no_competitor(ursl, named):
+def test_ours_is_distinguished_from_the_papers_algorithm_and_is_not_a_competitor(ursl, named):
     chapter = only_chapter(ursl, named(ursl, "ursl-plus", by=5.0))
     said = conclusion(chapter)
     assert "competitor" not in said and chapter.subject.name == "ursl"
@@ -149,7 +149,7 @@ def test_an_unusual_setting_and_another_schedule_are_named(ursl):
     )
 
 
-def test_what_was_hardly_trained_at_a_short_schedule_is_no_competitor(ursl, named):
+def test_a_hardly_trained_method_at_a_short_schedule_is_not_a_competitor(ursl, named):
     def with_updates(record, updates):
         first, *rest = record.steps[0].phases
         phases = (replace(first, updates=updates), *(replace(phase, updates=0) for phase in rest))

@@ -17,7 +17,7 @@ def rows_of(records):
     return {row[:2]: dict(zip(names, row, strict=True)) for row in table.rows}
 
 
-def test_what_is_not_recorded_is_missing_and_one_seed_is_shown_as_one():
+def test_unrecorded_cells_are_missing_and_one_seed_is_shown_as_one():
     rows = rows_of(RECORDS)
     assert str(rows["cifar100-p05", "ursl"]["ours"]).endswith("(n=1)")
     assert ("cifar100-p05", "ursl-plus") not in rows  # recorded runs keep more than the memory's bytes
@@ -27,7 +27,7 @@ def test_what_is_not_recorded_is_missing_and_one_seed_is_shown_as_one():
     assert str(rows["cifar10-p01", "ursl"]["paper"]) == "58.2 ± 0.8"
 
 
-def test_our_head_on_another_methods_network_is_a_row_of_its_own():
+def test_our_head_on_another_methods_network_is_a_separate_row():
     (id,) = [cell.spec(PAPER, 0).id for cell in MAIN.cells if cell.name == "cifar100-p05/dm"]
     dm = replace(RECORDS[id], other_heads={"our head": 31.5}, memory_bytes=1_536_000)
     rows = rows_of({**RECORDS, id: dm})
@@ -37,7 +37,7 @@ def test_our_head_on_another_methods_network_is_a_row_of_its_own():
     assert ("cifar100-p05", "gd + our head") not in rows
 
 
-def test_what_has_neither_our_number_nor_the_papers_is_named_below_the_table():
+def test_cells_with_neither_our_number_nor_the_papers_are_named_below_the_table():
     (note,) = [note for note in main_results(MAIN, RECORDS, PAPER, [0, 1, 2]).notes if note.startswith("Not run yet: ")]
     assert "gd + our head (cifar100-p05)" in note
     assert "ursl-plus (cifar100-p05, cifar100-p10, cifar10-p01, cifar10-p10)" in note and "; ursl (" not in note

@@ -158,7 +158,7 @@ def test_a_writer_that_is_killed_leaves_an_index_that_works(files, moment, begun
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_locked_index_costs_time_only(files, monkeypatch, begun):
+def test_a_locked_index_only_costs_time(files, monkeypatch, begun):
     monkeypatch.setattr(kept, "PATIENCE", 0.1)
     if begun:
         found(files[:2])
@@ -174,7 +174,7 @@ def test_a_locked_index_costs_time_only(files, monkeypatch, begun):
         assert database.execute("SELECT count(*) FROM records").fetchone() == (4,)
 
 
-def test_an_index_that_cannot_be_written_costs_time_only(files, monkeypatch):
+def test_an_index_that_cannot_be_written_only_costs_time(files, monkeypatch):
     place = kept.index_file().parent
     place.parent.mkdir(exist_ok=True)
     place.write_text("a file where the folder should be")

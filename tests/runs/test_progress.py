@@ -56,7 +56,7 @@ def kernel(runs):
         (lambda: None, False, None, Unwatched),
     ],
 )
-def test_progress_is_shown_where_somebody_watches(monkeypatch, stderr, notebook, wanted, kind):
+def test_progress_is_shown_where_it_can_be_seen(monkeypatch, stderr, notebook, wanted, kind):
     monkeypatch.setattr(sys, "stderr", stderr())
     monkeypatch.setattr(progress, "find_spec", lambda name: name)
     monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", kernel(notebook))
@@ -72,7 +72,7 @@ def test_a_notebook_without_ipywidgets_gets_lines(monkeypatch):
 
 
 @pytest.mark.parametrize("wanted", [None, False, True])
-def test_a_run_from_python_is_silent_unless_progress_is_wanted(tmp_path, capsys, wanted):
+def test_a_run_from_python_is_silent_unless_progress_is_requested(tmp_path, capsys, wanted):
     osscl.run(SPEC, Options(tmp_path, device="cpu"), progress=wanted)
     shown, errors = capsys.readouterr()
     assert shown == "" and bool(errors) == bool(wanted)

@@ -53,7 +53,7 @@ def test_the_page_answers_as_the_command_line_does(client, photos, agent):
     assert found["known_percent"] == pytest.approx(100 * float(expected.scores[0]), abs=0.06)
 
 
-def test_each_photo_is_answered_as_soon_as_it_is_done(server_state, photos, monkeypatch):
+def test_each_answer_is_sent_as_soon_as_it_is_ready(server_state, photos, monkeypatch):
     """The second answer is not started before the first one has arrived."""
     from osscl.serve.app import build_app
     from osscl.serve.guard import Access
@@ -79,7 +79,7 @@ def test_each_photo_is_answered_as_soon_as_it_is_done(server_state, photos, monk
             assert json.loads(lines.readline())["file"] == "1.png"
 
 
-def test_what_cannot_be_read_is_answered_with_a_sentence(client):
+def test_unreadable_files_are_answered_with_a_sentence(client):
     files = [
         ("files", ("<img src=x onerror=alert(1)>.png", b"not an image")),
         ("files", ("empty.jpg", b"")),
@@ -177,7 +177,7 @@ def test_classes_are_renamed_merged_and_forgotten_and_back_undoes_it(client):
     assert state["left_out"]["n"] == 50 and state["left_out"]["agent"] >= state["left_out"]["class_means"]
 
 
-def test_the_test_folder_gives_accuracy_beside_class_means_and_confusion(client):
+def test_the_test_folder_gives_accuracy_class_means_and_confusion(client):
     test = wait_for(lambda: (lambda now: now if now["state"] == "ready" else None)(client.get("/api/test").json()))
     assert test["accuracy"]["n"] == 40 and test["accuracy"]["agent"] > 90 and test["accuracy"]["class_means"] > 80
     assert test["others"] == 24 and test["others_known_percent"] < 20 and test["auroc"] > 0.95

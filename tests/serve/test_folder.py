@@ -63,7 +63,7 @@ def test_a_changed_file_is_read_again_and_others_are_not(learner, pile, tmp_path
     assert read_folder(pile, tmp_path / "index.json", learner).keys == again.keys
 
 
-def test_of_a_labelled_folder_only_pictures_in_class_folders_count(learner, photos, tmp_path):
+def test_only_pictures_in_class_folders_of_a_labelled_folder_count(learner, photos, tmp_path):
     found = read_folder(photos / "test", tmp_path / "index.json", learner, labeled=True)
     assert len(found) == 64 and {*found.labels} == {path.name for path in (photos / "test").iterdir()}
     assert len(read_folder(photos, tmp_path / "other.json", learner, labeled=True)) == len([*photos.glob("*/*.jpg")])

@@ -109,7 +109,7 @@ def test_every_answer_forbids_scripts_of_others_and_framing(client):
     assert answer.status_code == 403 and "other websites" in answer.json()["error"]
 
 
-def test_the_pages_ask_nobody_else():
+def test_the_pages_load_nothing_from_elsewhere():
     from osscl.serve.app import STATIC
 
     for file in STATIC.iterdir():

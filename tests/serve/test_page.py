@@ -113,7 +113,7 @@ def test_a_person_asks_names_teaches_sees_goes_back_and_renames(open_page, scree
     page.get_by_role("heading", name="ship").wait_for()
 
 
-def test_a_wrong_answer_becomes_a_label_and_a_second_page_is_told_that_teaching_runs(open_page, photos, server_state):
+def test_a_wrong_answer_becomes_a_label_and_a_second_page_shows_that_teaching_runs(open_page, photos, server_state):
     page, other = open_page("desk"), open_page("phone", "light")
     page.set_input_files("#files", photos / "test" / "umbrella" / "000.jpg")
     page.get_by_label("Do you know it? This is").fill("umbrella")
@@ -132,7 +132,7 @@ def test_a_wrong_answer_becomes_a_label_and_a_second_page_is_told_that_teaching_
     assert "umbrella" in server_state.served.agent().classifier.class_names
 
 
-def test_the_page_works_by_keyboard_alone(open_page):
+def test_the_page_works_with_the_keyboard_only(open_page):
     page = open_page("desk")
     page.locator(".drop").wait_for()
     page.keyboard.press("Tab")

@@ -29,7 +29,7 @@ def label_a_group(client):
     return group
 
 
-def test_a_named_group_is_taught_and_the_page_is_told_what_changed(client, agent, photos):
+def test_a_named_group_is_taught_and_the_page_shows_what_changed(client, agent, photos):
     group = label_a_group(client)
     fish = (photos / "test" / "umbrella" / "001.jpg").read_bytes()
     client.post("/api/next/upload", data={"name": "fish"}, files=[("files", ("x.jpg", fish))])

@@ -85,7 +85,7 @@ def test_one_pair_or_equal_differences_have_no_interval(first, second):
     assert (found.mean, found.interval(), found.t_test, found.sign_test()) == (1.0, None, None, None)
 
 
-def test_rounding_of_single_precision_is_no_difference():
+def test_rounding_of_single_precision_is_not_a_difference():
     """Two more of 445 images right in each pair, as stored in a record."""
     rates = torch.tensor([400, 398, 371, 369], dtype=torch.float32) / 445
     a, b, c, d = (100 * float(rate) for rate in rates)

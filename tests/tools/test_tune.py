@@ -381,7 +381,7 @@ def test_a_trial_of_the_papers_space_takes_two_lines_of_a_narrow_terminal():
     assert "eta=[-2.0,2.0]" in trial[0] + trial[1] and "kind=adam" in trial[1] and "gamma" not in page
 
 
-def test_fields_that_end_alike_are_told_apart():
+def test_fields_with_the_same_ending_are_distinguished():
     written = ["learner.tau=[.1, .5]", "reference.tau=[.1, .5]", "learner.lam=[.1, .5]"]
     names = short_names(Search(SPEC, space_of(written, None, SPEC.method), None))
     assert [*names.values()] == ["learner.tau", "reference.tau", "lam"]
@@ -489,7 +489,7 @@ def test_the_folder_of_a_search_may_have_any_name(typed, refuses, tmp_path):
     refuses(*search[:-4], "--search", "margin=[2020-01-01]", "--out", tmp_path / "x", words="cannot read the values")
 
 
-def test_a_file_that_is_no_storage_is_named_and_left_alone(refuses, tmp_path):
+def test_a_file_that_is_not_a_storage_is_named_and_left_alone(refuses, tmp_path):
     pytest.importorskip("optuna")
     file = tmp_path / "tuning" / "trials.sqlite3"
     file.parent.mkdir()
