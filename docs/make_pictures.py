@@ -319,7 +319,7 @@ def _table(one: OneStep) -> str:
 
 
 def method_drawing() -> str:
-    """The report's drawing of the method, as a file of its own in the colours of the site."""
+    """The report's drawing of the method, as a separate file in the colours of the site."""
     tag, rest = str(page_part("method.svg")).split("\n", 1)
     return tag.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ') + "\n" + STYLE + rest
 

@@ -1,4 +1,4 @@
-"""Mend what a screen reader stumbles over in the pages that Sphinx and its theme make.
+"""Fix accessibility problems in the pages that Sphinx and its theme produce.
 
 The arrows that unfold the sidebar have an icon and no name, and the parameters of a long signature are a list of
 definitions without terms.

@@ -25,7 +25,7 @@ GROUPS = {
     "osscl.methods": ("Methods", "Methods, their named configurations, and schedules."),
     "osscl.data": ("Data", "Data sets and folders of images."),
     "osscl.stream": ("Streams", "Which images arrive at which step."),
-    "osscl.tools": ("Checks", "Check a method of your own."),
+    "osscl.tools": ("Checks", "Check your own method."),
 }
 # Modules that are documented whole, below the public names.
 MODULES = {
@@ -144,7 +144,7 @@ def python_pages() -> dict[str, str]:
     pages["python/index.md"] = (
         "# Python\n\nEverything in this table is imported from `osscl` itself and is part of the public interface.\n\n"
         f"{table(('name', 'what it is'), rows)}\n"
-        "A method of your own is written with the [contract](contract.md), [steps](step.md) and, where they help, the "
+        "Your own method is written with the [contract](contract.md), [steps](step.md) and, where they help, the "
         "[contrastive](contrastive.md) and [distillation](distillation.md) losses and the [metrics](metrics.md); "
         "[options](options.md) lists what `--set` changes.\n\n" + toctree(names)
     )  # fmt: skip
@@ -152,7 +152,7 @@ def python_pages() -> dict[str, str]:
 
 
 def _groups(package: ModuleType) -> dict[str, tuple[str, str]]:
-    """The pages that have names; a package without a title here gets its own name as one."""
+    """The pages that have names; a package without a title here is titled by its name."""
     found = dict.fromkeys(".".join(module.split(".")[:2]) for module in package._PUBLIC.values())
     order = sorted(found, key=lambda name: list(GROUPS).index(name) if name in GROUPS else len(GROUPS))
     return {name: GROUPS.get(name, (name.rpartition(".")[2].capitalize(), "")) for name in order}
@@ -184,7 +184,7 @@ def _rst(text: str) -> str:
 
 
 def options_page() -> str:
-    """Every field of every method's configuration, with its default and the comment beside it."""
+    """Every field of every method's configuration, with its default and the comment next to it."""
     from osscl.methods import CONFIGURATIONS, METHODS
 
     parts = [
@@ -213,7 +213,7 @@ def _leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:
 
 @cache
 def field_comments(kind: type) -> dict[str, str]:
-    """The comment beside or above each declared field of a class, its base classes included."""
+    """The comment next to or above each declared field of a class, its base classes included."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if "__annotations__" in vars(base) and base.__module__.startswith("osscl"):

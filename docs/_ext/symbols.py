@@ -1,4 +1,4 @@
-"""Write the paper's symbols with an index, as in T with a small t for T_t; on Git hosting they stay as they are."""
+"""Write the paper's symbols with an index, as in T with a small t for T_t; on Git hosting they are shown unchanged."""
 
 import re
 from typing import Any

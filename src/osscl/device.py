@@ -159,7 +159,7 @@ class Replay:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: tuple[Tensor, ...] = ()
         self.output: Tensor | None = None
-        # Graph capture requires a stream of its own for the calls before it.
+        # Graph capture requires a separate stream for the calls before it.
         self.side = torch.cuda.Stream(device) if self.captures else None
 
     def __call__(self, *inputs: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ ABANDONED = 3600.0  # seconds since the last write to a draft, after which its w
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A draft beside `path` to write to, which replaces `path` if the block succeeds. Readers of `path` see the old
+    """A draft next to `path` to write to, which replaces `path` if the block succeeds. Readers of `path` see the old
     content or the new, never a part. Refuses to replace anything but a regular file."""
     if path.exists() and not path.is_file():
         raise UserError(f"cannot write {path}: it exists and is not a regular file")
@@ -66,7 +66,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def draft_folder(path: Path) -> Iterator[Path]:
-    """An empty folder beside `path`, to be filled and renamed to `path`; removed at the end if it is still there.
+    """An empty folder next to `path`, to be filled and renamed to `path`; removed at the end if it is still there.
 
     Folders that killed processes have left for `path` are removed first."""
     _remove_abandoned_folders(path)

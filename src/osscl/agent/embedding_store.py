@@ -35,7 +35,7 @@ RECENT = 8192  # keys found by a dictionary before they are sorted in
 
 
 class EmbeddingStore:
-    """The embeddings of one encoder and one number of views, in a folder of their own."""
+    """The embeddings of one encoder and one number of views, in a separate folder."""
 
     def __init__(self, root: Path, content_hash: str, dim: int, views: int = 1) -> None:
         """Open or create the store; stores of several encoders share a root."""

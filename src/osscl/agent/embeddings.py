@@ -266,7 +266,7 @@ def _in_threads(work: Callable[[int], Work], items: Iterable[int], workers: int)
     """Results in order, a few ahead of the consumer, so that memory is bounded.
 
     Threads, not processes: Pillow and torch work outside the interpreter's lock, and nothing is copied or pickled.
-    torch runs on one thread in each of them; the setting of the caller's thread is put back.
+    torch runs on one thread in each of them; the setting of the caller's thread is restored.
     """
     before = torch.get_num_threads()
     ahead: deque[Future[Work]] = deque()

@@ -43,7 +43,7 @@ def rebuilt(kind: type[T], fields: State | None, device: torch.device) -> T | No
 
 @dataclass(frozen=True)
 class Schedule:
-    """How much of a method's own epochs to run; printed beside every number."""
+    """How much of a method's own epochs to run; printed next to every number."""
 
     name: str
     share: float = 1.0  # of the epochs in the method's config, heads excepted

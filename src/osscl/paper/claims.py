@@ -113,7 +113,7 @@ class Finding:
 
     @property
     def is_beside_paper(self) -> bool:
-        """Whether the paper's differences, of its full schedule and data, may be shown beside ours."""
+        """Whether the paper's differences, of its full schedule and data, may be shown next to ours."""
         return self.data == "paper" and self.schedule == PAPER
 
     @property

@@ -336,7 +336,7 @@ def _paired(first: Entry, second: Entry) -> PairedDifference:
     return pair_by_seed(first.runs, second.runs).difference(attrgetter("final"))
 
 
-# ----- records as one table: a row per setting and method, with schedule, seeds and n beside every number
+# ----- records as one table: a row per setting and method, with schedule, seeds and n next to every number
 
 COLUMNS = (
     Column("setting"), Column("method"), Column("schedule"), Column("seeds", "seeds"), Column("rows"),

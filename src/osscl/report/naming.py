@@ -95,7 +95,7 @@ def method_label(record: RunRecord) -> str:
 
 
 class NamedConfig(NamedTuple):
-    """A named configuration at one of its sizes; None stands for the size that the schedule asks for."""
+    """A named configuration at one of its sizes; None means the size that the schedule requires."""
 
     name: str
     size: str | None

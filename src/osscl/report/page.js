@@ -70,7 +70,7 @@ function item(one, values, words) {
   const [low, high] = sd == null ? [null, null] : [value - sd, value + sd];
   return { name: one.name, value, low, high, colour: colour(one), words };
 }
-/* Differences of two rows in a measure, over the seeds in which both met the same stream. */
+/* Differences of two rows in a measure, over the seeds for which both had the same stream. */
 function paired(first, second, measure) {
   const gaps = [];
   first.seeds.forEach((seed, i) => {

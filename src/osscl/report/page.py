@@ -126,7 +126,7 @@ def page_part(name: str) -> Markup:
 Json = dict[str, Any]
 Numbers = list[float | None]
 
-# Name, meaning, and how it is read from a step; each has a small figure of its own.
+# Name, meaning, and how it is read from a step; each is drawn in a separate small figure.
 Reading = tuple[str, str, Callable[[Any], float | None]]
 FPR95 = "share of other images accepted at the threshold that accepts 95 % of the classes seen; lower is better"
 FPR95_UNKNOWN = (
@@ -254,13 +254,13 @@ def _ablation(chapter: Chapter, entry: Entry, keys: Mapping[int, str]) -> Json:
 
 
 def _test_id(run: RunRecord) -> str:
-    """Equal for runs that met the same classes in the same order and were tested on the same images."""
+    """A key that is equal for runs with the same classes in the same order, tested on the same images."""
     main = run.content.get(run.spec.scenario.main)
     return content_id((run.class_order, run.evaluated_on, run.evaluated_rows, run.spec.stream, main), 6)
 
 
 def _stream_ids(entry: Entry, tests: Sequence[str]) -> list[str]:
-    """Equal for runs that met the same images in every step: their differences can be paired."""
+    """A key that is equal for runs with the same images in every step: their differences can be paired."""
     stream = content_id(replace(entry.first.spec.scenario, memory=0))
     pairs = zip(entry.runs, tests, strict=True)
     return [content_id((stream, run.spec.seed, test, sorted(run.content.items())), 6) for run, test in pairs]

@@ -200,7 +200,7 @@ def difference_number(one: Compared, finding: Finding) -> Number:
 
 
 def published_difference(one: Compared, finding: Finding) -> Number | None:
-    """The paper's difference, beside runs of its schedule and data only."""
+    """The paper's difference, only for runs with its schedule and data."""
     theirs = one.comparison.published
     if theirs is None or not finding.is_beside_paper:
         return None
@@ -257,7 +257,7 @@ def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
     return (
         f"{over} The runs of a pair share schedule, seed, classes and test rows.",
         f"Undecided: fewer than {ENOUGH} paired seeds, or a mean within its standard error of the bound.",
-        f"{SPREAD} The paper's differences are shown beside runs of its full schedule only.",
+        f"{SPREAD} The paper's differences are shown only for runs at its full schedule.",
     )
 
 

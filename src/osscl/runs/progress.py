@@ -184,7 +184,7 @@ def refuse_tracker(name: str) -> None:
 
 @contextlib.contextmanager
 def tracking(folder: Path, beside: Watcher | None = None) -> Iterator[Watcher]:
-    """A watcher that writes scalars to `folder`, together with the one `beside` it."""
+    """A watcher that writes scalars to `folder`, together with the watcher `beside`."""
     tracker = Tracker(folder)
     try:
         yield tracker if beside is None else BothWatchers(beside, tracker)

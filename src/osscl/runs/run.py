@@ -205,7 +205,7 @@ def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
 
 
 def class_of(spec: RunSpec, method: type | None) -> Any:
-    """The method of a spec: of this package, or the class given by the user, which must have a config of its own."""
+    """The method of a spec: of this package, or the class given by the user, which must have its own config."""
     own = method_name(spec.method)
     if method is not None and own is not None and METHODS[own] is not method:
         kind = type(spec.method).__qualname__

@@ -77,7 +77,7 @@ class RunSpec:
 
     @functools.cached_property
     def _ids(self) -> dict[int, str]:
-        """Ids that were asked for, by seed: a page looks up each of them several times."""
+        """Ids that were requested, by seed: a page looks up each of them several times."""
         return {}
 
     @functools.cached_property

@@ -97,7 +97,7 @@ class LearnedClass:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Accuracy in percent beside that of the nearest class mean, on n pictures."""
+    """Accuracy in percent and that of the nearest class mean, on n pictures."""
 
     agent: float
     class_means: float
@@ -261,7 +261,7 @@ class GoBack:
 
 @dataclass(frozen=True)
 class ChangedAnswer:
-    """A picture of the pile whose answer changed with a step; None stands for unknown."""
+    """A picture of the pile whose answer changed with a step; None means unknown."""
 
     id: str
     before: str | None

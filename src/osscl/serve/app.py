@@ -189,7 +189,7 @@ def _static(name: str) -> Response:
 
 def _add_questions(app: Any, state: ServerState) -> None:
     async def predict(request: Request) -> StreamingResponse:
-        """Ask about up to 50 pictures: one JSON answer per line, each as soon as it is ready."""
+        """Classify up to 50 pictures: one JSON answer per line, each as soon as it is ready."""
         form = await request.form(max_files=MOST_PICTURES, max_fields=MOST_PICTURES)
         given = _given_files(form)
 
