@@ -234,7 +234,9 @@ def test_a_bug_is_answered_without_its_traceback(server_state, monkeypatch):
     monkeypatch.setattr(server_state, "agent_state", lambda: 1 / 0)
     app = build_app(server_state, Access("127.0.0.1"))
     answer = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False).get("/api/agent")
-    assert answer.status_code == 500 and "an unexpected error" in answer.json()["error"] and "division" not in answer.text
+    assert (
+        answer.status_code == 500 and "an unexpected error" in answer.json()["error"] and "division" not in answer.text
+    )
 
 
 def test_an_agent_changed_by_another_process_is_read_again(client, agent):
