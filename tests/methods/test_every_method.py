@@ -1,6 +1,7 @@
 """Every named configuration passes `check_method`; so do variants; broken methods do not; a new one is two files."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -184,6 +185,24 @@ def test_all_networks_of_an_agent_decide_whether_it_is_small(stream):
         assert is_small(maker(method_class(config), on_small_net(config), stream_for(config, stream))())
     for name in ("ursl", "gem"):  # in a part, and directly
         assert not is_small(maker(method_class(CONFIGURATIONS[name]), CONFIGURATIONS[name], stream)())
+
+
+@pytest.mark.parametrize("hold", [
+    lambda agent, net: setattr(agent, "nets", [net]),
+    lambda agent, net: setattr(agent, "nets", {"a": ({"b": net},)}),
+    lambda agent, net: setattr(agent, "part", SimpleNamespace(inner=SimpleNamespace(net=net))),
+    lambda agent, net: setattr(agent, "slot", net),
+])  # fmt: skip
+def test_a_network_counts_wherever_an_agent_holds_it(hold):
+    class Agent:
+        __slots__ = ("__dict__", "slot")
+
+    agent = Agent()
+    assert not is_small(agent)  # it may create its networks later
+    hold(agent, torch.nn.Linear(10, 10))
+    assert is_small(agent)
+    hold(agent, torch.nn.Linear(3000, 3000))
+    assert not is_small(agent)
 
 
 def test_a_method_without_a_config_needs_one():

@@ -4,10 +4,11 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -80,7 +81,7 @@ def run(
         if finished.exists():  # finished by another process in the meantime
             return read_record(finished, type(spec.method))
         _write_spec(spec, folder / SPEC_FILE)
-        record, stopped = _carry_out(spec, options, folder, stream, device, kind)
+        record, stopped = _train_and_evaluate(spec, options, folder, stream, device, kind)
         write_record(record, finished)
         remove_state(folder / "checkpoint")
     if stopped:  # this run has finished nevertheless; further ones must not start
@@ -88,7 +89,7 @@ def run(
     return record
 
 
-def _carry_out(
+def _train_and_evaluate(
     spec: RunSpec, options: Options, folder: Path, stream: Stream, device: torch.device, kind: Any
 ) -> tuple[RunRecord, bool]:
     saver = RunCheckpointer(folder, options, device, stream.content)
@@ -185,15 +186,24 @@ def threads_for(agent: Any) -> contextlib.AbstractContextManager[None]:
 
 
 def is_small(agent: Any) -> bool:
-    """Whether the networks that an agent holds, directly or in its parts, are small."""
-    parts = list(vars(agent).values())
-    parts += [inner for part in parts if not isinstance(part, nn.Module) for inner in _attributes(part)]
-    networks = {id(part): part for part in parts if isinstance(part, nn.Module)}
-    return sum(p.numel() for network in networks.values() for p in network.parameters()) < SMALL_NETWORKS
+    """Whether the networks of an agent are small; False if there are none yet: `learn` may create large ones."""
+    parameters = {id(p): p.numel() for network in _networks(agent, set()) for p in network.parameters()}
+    return 0 < sum(parameters.values()) < SMALL_NETWORKS
 
 
-def _attributes(part: Any) -> list[Any]:
-    return list(getattr(part, "__dict__", {}).values())
+def _networks(part: Any, seen: set[int]) -> Iterator[nn.Module]:
+    """The networks in an object, its attributes and its containers, however deep."""
+    if id(part) in seen or isinstance(part, torch.Tensor | type | ModuleType):
+        return
+    seen.add(id(part))
+    if isinstance(part, nn.Module):
+        yield part
+        return
+    items = part.values() if isinstance(part, Mapping) else part if isinstance(part, list | tuple | set) else ()
+    slots = [name for kind in type(part).__mro__ for name in getattr(kind, "__slots__", ())]
+    attributes = [*getattr(part, "__dict__", {}).values(), *(getattr(part, name, None) for name in slots)]
+    for inner in (*items, *attributes):
+        yield from _networks(inner, seen)
 
 
 def checked(spec: RunSpec, stream: Stream, built: Stream) -> Stream:
