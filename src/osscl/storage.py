@@ -31,13 +31,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".safetensors"
-FORMAT = "osscl state 2"  # of files written by write_state; those of version 0.1 name none
-# Version 0.1 named its drafts by process number; safetensors named its own .tmpXXXXXX.
-DRAFT = re.compile(
-    r"\..+\.[0-9a-f]{8}\.draft"
-    r"|\.(spec\.json|(checkpoint|model[0-9-]*)\.safetensors|.+-s[0-9]+-[0-9a-f]{12}\.json)\.[0-9]+(\.[0-9a-f]+)?"
-    r"|\.tmp[0-9A-Za-z]{6}"
-)
+FORMAT = "osscl state 2"  # of files written by write_state; those of version 0.1.0 name none
+DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.draft")
 PIECE = 2**20  # bytes that one thread hashes at a time
 DIGEST = "digest"  # field of a sealed document
 ABANDONED = 3600.0  # seconds since the last write to a draft, after which its writer is considered dead
@@ -143,18 +138,8 @@ def remove_drafts(folder: Path, older_than: float = ABANDONED) -> None:
 
 
 def is_draft(entry: Path) -> bool:
-    """Whether a file or folder has the name of a draft, and for safetensors' own names the content of one."""
-    if not DRAFT.fullmatch(entry.name) or entry.is_symlink():
-        return False
-    if entry.is_dir():
-        return entry.suffix == ".draft"
-    return entry.suffix == ".draft" or not entry.name.startswith(".tmp") or _begins_like_safetensors(entry)
-
-
-def _begins_like_safetensors(file: Path) -> bool:
-    with file.open("rb") as opened:
-        head = opened.read(9)
-    return not head or head[8:] == b"{"  # after the length of the header
+    """Whether a file or folder has the name of a draft."""
+    return DRAFT.fullmatch(entry.name) is not None and not entry.is_symlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -311,8 +296,10 @@ def read_state(path: Path, *, tensors: bool = True, damaged_as_none: bool = Fals
 
 
 def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | None) -> None:
+    if metadata.keys() == {"state"}:
+        raise UnsupportedFile("was saved by osscl 0.1.0: open it with that version, or create it again")
     if not metadata.keys() & {"format", "digest"}:
-        raise UnsupportedFile("was written by an older version of osscl or by another program")
+        raise UnsupportedFile("was written by another program")
     digest = metadata.pop("digest")
     if _digest_of_json(metadata) != digest:
         raise DamagedFile

@@ -348,9 +348,9 @@ def test_a_stop_at_the_very_end_keeps_the_finished_run_and_the_users_files(tmp_p
     folder = tmp_path / SPEC.id
     (folder / ".folder.2024").mkdir(parents=True)
     (folder / ".notes.2024.txt").write_text("mine")
-    (folder / ".spec.json.4711").write_text("half a draft")
+    (folder / ".spec.json.0a1b2c3d.draft").write_text("half a draft")
     with pytest.raises(Stopped):
         run(SPEC, Options(tmp_path, device="cpu", watcher=StopsAtTheEnd(), share_references=False))
     assert read_record(folder / f"{SPEC.id}.json").id == SPEC.id
     assert (folder / ".notes.2024.txt").read_text() == "mine" and (folder / ".folder.2024").is_dir()
-    assert not (folder / ".spec.json.4711").exists()
+    assert not (folder / ".spec.json.0a1b2c3d.draft").exists()

@@ -21,7 +21,7 @@ from osscl.errors import OTHER_VERSION, DataError, reason_of, shown, unknown
 from osscl.runs.model import read_entry
 from osscl.storage import SUFFIX, atomic_write, locked, read_state, remove_state, set_aside, write_text
 
-FORMAT = 2  # of an agent's files; those of osscl 0.1.0 have no number
+FORMAT = 2  # of an agent's files
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def require_agent(entry: Any, file: Path) -> dict[str, Any]:
     if isinstance(entry, dict) and "history" not in entry and "spec" in entry:
         raise DataError(f"{file} is the model of an `osscl run`, not an agent; osscl.load reads it")
     if isinstance(entry, dict) and "history" in entry and entry.get("format") != FORMAT:
-        version = "osscl 0.1.0" if "format" not in entry else f"a newer osscl (format {shown(entry['format'])})"
+        version = f"another version of osscl (format {shown(entry.get('format'))})"
         raise DataError(f"{file} was saved by {version}: open it with that version, or fit a new agent")
     try:
         history_of(entry)
@@ -183,6 +183,7 @@ def require_agent(entry: Any, file: Path) -> dict[str, Any]:
 
 def go_back(folder: Path, name: str, require_loadable: Callable[[dict[str, Any]], Any]) -> str:
     """Restore an earlier model by its name or number, and return its name; the newest one is kept under its number."""
+    read_state(model_file(folder), tensors=False, damaged_as_none=True)  # refuses an agent of another version
     earlier = earlier_models(folder)
     name = f"model-{name}" if name.isdecimal() else name.removesuffix(SUFFIX)
     if name not in earlier:
