@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import os
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ from osscl.agent.photos import PhotoModel
 from osscl.data.demo_photos import KINDS, draw_picture
 from osscl.data.pictures import hearing_warnings, read_photo
 from osscl.errors import UserError
-from osscl.storage import refuse_to_overwrite
+from osscl.storage import atomic_write, refuse_to_overwrite
 from osscl.vision.pretrained import FrozenEncoder
 
 CHECKED = 200  # pictures
@@ -69,7 +67,12 @@ def export_onnx(model: PhotoModel, agent: str, out: Path, files: Sequence[Path] 
     """
     refuse_to_overwrite(out)
     require_exporters()
-    with _draft_beside(out) as draft:
+    with contextlib.ExitStack() as stack:
+        try:
+            draft = stack.enter_context(atomic_write(out))
+            draft.touch()
+        except OSError as error:  # refused before the work starts
+            raise UserError(f"{out} cannot be written: {error.strerror}") from None
         description = _describe(model, agent)
         _write_graph(model, description, draft)
         exported = OnnxModel(draft)
@@ -79,28 +82,8 @@ def export_onnx(model: PhotoModel, agent: str, out: Path, files: Sequence[Path] 
                 f"not exported: on {agreement.pictures} pictures the graph differs from the agent by up to "
                 f"{agreement.difference:.2g} and in {agreement.decisions} decisions; the limits are {TOLERANCE:g} and 0"
             )
-        refuse_to_overwrite(out)
-        draft.replace(out)
+        refuse_to_overwrite(out)  # it may have been created meanwhile
     return agreement
-
-
-@contextlib.contextmanager
-def _draft_beside(out: Path) -> Iterator[Path]:
-    """A new file in the same folder, removed unless it was renamed; a folder that cannot be written is refused."""
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{out.stem}.", suffix=".onnx", dir=out.parent)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror}") from None
-    os.close(handle)
-    draft = Path(name)
-    mask = os.umask(0)
-    os.umask(mask)
-    draft.chmod(0o666 & ~mask)
-    try:
-        yield draft
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _describe(model: PhotoModel, agent: str) -> ExportedDescription:

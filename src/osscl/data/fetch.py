@@ -2,8 +2,6 @@
 
 import hashlib
 import logging
-import secrets
-import shutil
 import sys
 import tarfile
 import zipfile
@@ -12,6 +10,7 @@ from types import TracebackType
 
 from osscl.data.benchmarks import Archive, dataset
 from osscl.errors import DataError, UserError
+from osscl.storage import draft_folder
 from osscl.text import unguarded
 
 
@@ -109,20 +108,18 @@ class _Bar:
 
 def _extract(path: Path, layout: str, data_dir: Path) -> None:
     """Extract to a temporary folder, then rename it: a folder under its official name is always complete."""
-    aside = data_dir / f".{layout}-{secrets.token_hex(4)}"
     try:
-        if zipfile.is_zipfile(path):
-            _unzip(path, aside)
-        else:
-            with tarfile.open(path) as tar:
-                tar.extractall(aside, filter="data")
-        if not (aside / layout).is_dir():
-            raise DataError(f"{path} contains no folder {layout}")
-        (aside / layout).rename(data_dir / layout)
+        with draft_folder(data_dir / layout) as aside:
+            if zipfile.is_zipfile(path):
+                _unzip(path, aside)
+            else:
+                with tarfile.open(path) as tar:
+                    tar.extractall(aside, filter="data")
+            if not (aside / layout).is_dir():
+                raise DataError(f"{path} contains no folder {layout}")
+            (aside / layout).rename(data_dir / layout)
     except (OSError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(f"cannot extract {path} to {data_dir} ({error})") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _unzip(path: Path, target: Path) -> None:
