@@ -384,6 +384,7 @@ class Phases:
             with self.timed(name):
                 work()
             self.finished.append(name)
+            self.runtime.maybe_checkpoint(True)
 
     def add_cached(self, report: PhaseReport) -> None:
         """Count a phase whose result was loaded as finished."""
