@@ -9,6 +9,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
@@ -50,9 +51,9 @@ def _fields_of(kind: type) -> _Fields:
 
 
 def require(holds: bool, spec: object, name: str, allowed: str) -> None:
-    """Raise a SpecError that names the field, its value and what is allowed, unless `holds`."""
+    """Raise a SpecError that names the field (`a.b` in a group), its value and what is allowed, unless `holds`."""
     if not holds:
-        raise SpecError(f"{name} must be {allowed}, got {shown(getattr(spec, name))}")
+        raise SpecError(f"{name} must be {allowed}, got {shown(attrgetter(name)(spec))}")
 
 
 def require_positive(spec: object, *names: str) -> None:

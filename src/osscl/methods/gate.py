@@ -26,7 +26,8 @@ class GateConfig:
     spread: Literal["var", "std"] = "var"  # the paper's text says var
     prototype_views: int = 10  # |A| of Eq. 2; 0: the plain image
     # T-hat: confident rows of past classes, of all classes, of all classes but never as anchors of L_sup, or no row.
-    # The paper's text uses pseudo-labels only to tell past classes from others; its formulas take all confident rows.
+    # Deviation: the paper's formulas take all confident rows; past_only follows its text, which uses pseudo-labels to
+    # tell past classes from others. docs/methods/ursl.md has both passages and every other open question.
     pseudo: Literal["past_only", "all", "all_but_no_anchor", "none"] = "past_only"
     guide: Literal["gated", "all"] = "gated"  # L_KD uses U-hat, or all of U_t
     # A control for equal updates: the learner's epochs have the length that T-hat would give them in this reading.

@@ -1,4 +1,7 @@
-"""URSL: Unsupervised Reference and Supervised Learner. Line numbers refer to Algorithm 1."""
+"""URSL: Unsupervised Reference and Supervised Learner. Line numbers refer to Algorithm 1.
+
+Departures from its letter are marked `Deviation:`; docs/methods/ursl.md lists them with what the paper leaves open.
+"""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,7 +11,6 @@ from torch import Tensor
 
 from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, concat
-from osscl.errors import SpecError
 from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import Head, HeadConfig, fit_head
 from osscl.learn.memory import MemoryConfig
@@ -29,7 +31,7 @@ class LearnerConfig:
     """The learner network and its three losses (Eq. 7)."""
 
     net: EncoderConfig = field(default_factory=EncoderConfig)
-    sup: float = 1.0  # weight of L_sup. Deviation: Eq. 7 has no such weight, that is, 1
+    sup: float = 1.0  # weight of L_sup, for ablations; Eq. 7 has none
     gamma: float = 0.2  # weight of L_TD
     lam: float = 0.2  # weight of L_KD
     tau: float = 0.1  # temperature of L_sup
@@ -61,14 +63,11 @@ class UrslConfig:
 
     def __post_init__(self) -> None:
         require_declared(self)
-        if self.reference.pretrained and not self.needs_reference:
-            raise SpecError(
-                "reference.pretrained=true needs a reference: learner.lam > 0, or gate.pseudo other than none"
-            )
-        if self.gate.epochs_as != "used" and not self.needs_reference:
-            raise SpecError(f"gate.epochs_as={self.gate.epochs_as} needs a reference network to determine T-hat")
-        if self.memory.policy != "random" and not self.needs_reference:
-            raise SpecError(f"memory.policy={self.memory.policy} needs a reference network to rank images")
+        if not self.needs_reference:
+            why = "without a reference, that is, with learner.lam=0 and gate.pseudo=none"
+            require(not self.reference.pretrained, self, "reference.pretrained", f"false {why}")
+            require(self.gate.epochs_as == "used", self, "gate.epochs_as", f"used {why}")
+            require(self.memory.policy == "random", self, "memory.policy", f"random {why}")
 
     @property
     def needs_reference(self) -> bool:
@@ -148,14 +147,14 @@ class Ursl:
     def train_learner(self, step: Step, found: Segregated) -> None:
         """The while loop of Algorithm 1."""
         hp, seed, device, t = self.config.learner, self.setting.seed, self.runtime.device, step.index
-        augmentation, taus = self.setting.augmentation, (hp.tau_student, hp.tau_teacher)
+        augmentation, taus = self.setting.augmentation, (hp.tau_student, hp.tau_teacher)  # tau'', tau'
         past = self.past if hp.gamma > 0 else None
         pool = concat(step.labeled, self.memory.labeled, found.pseudo_labeled)  # T_t, M and T-hat
         anchors = torch.isin(pool.labels, pool.labels.new_tensor(step.new_classes))  # y in O_t, Eq. 3
         if self.config.gate.pseudo == "all_but_no_anchor":
             anchors[len(pool) - len(found.pseudo_labeled) :] = False
         rows_of_pool = Shuffled(len(pool), hp.batch, seed, ("learner", t), device)
-        batches, guide, reference = [(rows_of_pool, 2)], pool.images[:0], None
+        batches, guide, reference = [(rows_of_pool, 2)], pool.images[:0], None  # two views of each image
         if hp.lam > 0 and self.reference is not None and self.reference.trained:
             guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))  # T_t, M and U-hat
             reference = self.teacher(self.reference.encoder)
@@ -165,14 +164,15 @@ class Ursl:
             "learner", [self.learner], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates, epoch_rows=epoch_rows
         )
 
-        def update(rows: Tensor, u: Tensor, *more: Tensor) -> Tensor:
+        def update(rows: Tensor, u: Tensor, *of_guide: Tensor) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10
             z = self.learner(x)
             loss = hp.sup * asymmetric_supcon(z, y, anchors[rows].repeat(2), hp.tau)  # line 11: L_sup
             if past is not None:  # line 12: t > 1
                 loss = loss + hp.gamma * relation_distillation(z, embed_frozen(past, x), *taus)  # line 13: L_TD
             if reference is not None:  # line 14: L_KD, on a batch of T_t, M and U-hat
-                g = two_views(guide[more[0]], more[1], augmentation)
+                guide_rows, guide_u = of_guide
+                g = two_views(guide[guide_rows], guide_u, augmentation)
                 loss = loss + hp.lam * relation_distillation(self.learner(g), embed_frozen(reference, g), *taus)
             phase.step(loss)  # line 15
             return loss.detach()
@@ -204,8 +204,7 @@ class Ursl:
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
-        if self.head is None:
-            raise RuntimeError("predict() was called before learn()")
+        assert self.head is not None, "predict() was called before learn()"
         return self.head(in_chunks(self.learner.features, images))
 
     # ----- not in Algorithm 1: what looks known, what is kept, forgetting, state
