@@ -58,6 +58,8 @@ try:
     main()
 except SystemExit as ended:
     assert not ended.code, ended.code
+from osscl.report.page import row_words
+assert row_words("rehearsal").startswith("Rehearsal: cross-entropy"), row_words("rehearsal")
 (folder,) = __import__("pathlib").Path("runs").iterdir()
 model = osscl.load(folder)
 print(folder.name, type(model.agent).__module__, len(model.classes))

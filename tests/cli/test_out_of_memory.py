@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from osscl.config import flat, plain
 from osscl.device import naming_batches
 from osscl.errors import OutOfMemory
 from osscl.learn.optimiser import Descent
@@ -72,7 +73,10 @@ def test_a_run_without_memory_names_its_batches_and_resumes(typed, tmp_path, mon
     assert all(torch.equal(trained[name], again[name]) for name in trained)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+WITH_BATCHES = [name for name, config in CONFIGURATIONS.items() if any("batch" in key for key in flat(plain(config)))]
+
+
+@pytest.mark.parametrize("name", WITH_BATCHES)
 def test_the_batches_of_every_method_can_be_lowered(typed, name):
     with pytest.raises(OutOfMemory) as raised, naming_batches(CONFIGURATIONS[name]):
         raise MemoryError

@@ -140,6 +140,6 @@ def test_a_record_that_is_inconsistent_never_reaches_a_page(ursl, damage):
 
 def test_every_method_that_can_be_a_row_is_explained():
     from osscl.methods import CONFIGURATIONS
-    from osscl.report.page import ROWS
+    from osscl.report.page import ROWS, row_words
 
-    assert {*ROWS} == {*CONFIGURATIONS}
+    assert {*ROWS} <= {*CONFIGURATIONS} and all(row_words(name) for name in CONFIGURATIONS)

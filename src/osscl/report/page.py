@@ -1,5 +1,6 @@
 """The report: one self-contained HTML file, as a function of records; also the numbers that its script draws."""
 
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from scipy.special import stdtrit  # importing scipy.stats takes half a second
 from osscl import __version__
 from osscl.config import content_id, plain
 from osscl.data.images import ImageBank
+from osscl.methods import CONFIGURATIONS, method_class
 from osscl.metrics import drops
 from osscl.report.chapters import Chapter, Entry, chapters_of, conclusion, opening
 from osscl.report.formats import ResultTable, environment, to_html
@@ -41,6 +43,7 @@ METHOD_STEPS = (
     ("Memory", "M keeps equally many labelled images of every class seen. Unlabelled images are never kept."),
 )  # fmt: skip
 
+# What a row shows. A method that is not listed is described by the first line of its docstring.
 ROWS = {
     "ursl": "the paper's method: a reference network, trained on everything unlabelled, and a gate choose the images "
     "that the learner may use",
@@ -60,6 +63,11 @@ ROWS = {
     "reference-only": "a yardstick: a head on the reference network, without a learner",
     "supervised": "a yardstick: the same network trained on all labels at once",
 }
+
+
+def row_words(name: str) -> str:
+    """What the row of a configuration shows."""
+    return ROWS.get(name) or (inspect.getdoc(method_class(CONFIGURATIONS[name])) or "").partition("\n")[0]
 
 
 def build_page(
@@ -85,7 +93,7 @@ def build_page(
         demo_mark=Markup(DEMO_MARK),
         refresh=refresh,
         counts=", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in numbers if number),
-        rows={name: words for name, words in ROWS.items() if name in methods},
+        rows={name: row_words(name) for name in dict.fromkeys((*ROWS, *CONFIGURATIONS)) if name in methods},
         sections=(sections | {"method": "Method", "runs": "Runs"}).items(),
         conclusion=chapters[data["opening"]]["conclusion"],
         paper=paper,
