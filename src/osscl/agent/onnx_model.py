@@ -12,6 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from osscl.config import from_plain
+from osscl.data.folders import named_files
 from osscl.data.images import Array
 from osscl.data.pictures import hearing_warnings, read_photo
 from osscl.errors import OTHER_VERSION, DamagedFile, DataError, UserError
@@ -86,11 +87,11 @@ class OnnxModel:
             return prepare.apply(read_photo(path, 2 * prepare.size).image)
 
     def predict(self, images: Any, reject: float | None = None) -> Prediction:
-        """Classify image files, RGB Pillow images of any size, or uint8 arrays (n, 3, size, size)."""
+        """Classify image files, folders of them, RGB Pillow images of any size, or uint8 arrays (n, 3, size, size)."""
         if isinstance(images, torch.Tensor | np.ndarray):
             return self._answer(np.asarray(images), reject)
-        prepare = self.description.preprocessing
-        given = [images] if isinstance(images, str | Path) else images
+        files, prepare = named_files(images), self.description.preprocessing
+        given = images if files is None else files
         return self._answer(
             as_batch([self.read(Path(x)) if isinstance(x, str | Path) else prepare.apply(x) for x in given]), reject
         )

@@ -21,7 +21,7 @@ from osscl.agent.inputs import Images, as_class_names, require_consistent
 from osscl.agent.knowledge import Knowledge, learn_rows
 from osscl.agent.store import HeadChoice, StepOutcome
 from osscl.config import require
-from osscl.data.folders import ReadProgress
+from osscl.data.folders import ReadProgress, named_files
 from osscl.device import one_thread, prepare
 from osscl.errors import DataError, UserError, unknown
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, split_layers
@@ -262,9 +262,10 @@ class PhotoModel:
     def reject(self) -> float:
         return self.learner.settings.reject
 
-    def predict(self, photos: Photos, reject: float | None = None) -> Prediction:
-        """Classes, probabilities and how known each image looks; an image that cannot be read is an error."""
-        found = self.learner.embed(photos)
+    def predict(self, photos: Photos | str | Path, reject: float | None = None) -> Prediction:
+        """Classify image files, folders of them, or images in memory; an image that cannot be read is an error."""
+        files = named_files(photos)
+        found = self.learner.embed(photos if files is None else files)  # type: ignore[arg-type]
         if found.skipped:
             raise DataError(found.skipped[0].reason)
         return self.predict_embedded(found, reject)

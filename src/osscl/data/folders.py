@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -214,6 +215,14 @@ def suffixes() -> set[str]:
 def image_files(path: Path) -> list[Path]:
     """The file itself, or all images below a folder."""
     return _selected(path, _below(path))
+
+
+def named_files(images: Any) -> list[Path] | None:
+    """The image files that a path or a list of paths names, including those below folders; None for other images."""
+    paths = [images] if isinstance(images, str | Path) else images
+    if not isinstance(paths, list | tuple) or not paths or not all(isinstance(path, str | Path) for path in paths):
+        return None
+    return [file for path in paths for file in image_files(Path(path))]
 
 
 def _selected(path: Path, below: Sequence[Path]) -> list[Path]:

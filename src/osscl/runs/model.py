@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from osscl.config import from_plain, plain
-from osscl.data.folders import image_files, read_images
-from osscl.data.images import as_tensor
+from osscl.data.folders import named_files, read_images
+from osscl.data.images import Array, as_tensor
 from osscl.device import pick_device, precision_of
 from osscl.errors import OTHER_VERSION, DataError, UserError, as_memory_error, reason_of
 from osscl.methods import METHODS, method_class
@@ -52,6 +52,9 @@ def agent_of(saved: Mapping[str, Any], runtime: Runtime, method: type | None = N
         agent: Method = (method or method_class(config))(config, setting, runtime)
         agent.load_state(saved["method"])
     return agent, setting, config
+
+
+Files = str | Path | Sequence[str | Path]  # image files, and folders of them
 
 
 @dataclass(frozen=True)
@@ -133,14 +136,16 @@ class Model:
         """The score above which an image is known; None for methods without such a score."""
         return self.agent.known_above if isinstance(self.agent, Discerning) else None
 
-    def read(self, paths: str | Path | Sequence[str | Path]) -> Tensor:
-        """Read image files and folders as `predict` takes them: the central square at the model's size."""
-        given = [paths] if isinstance(paths, str | Path) else paths
-        return read_images([file for path in given for file in image_files(Path(path))], self.images)
+    def read(self, paths: Files) -> Tensor:
+        """Read image files and folders as `predict` does: the central square at the model's size."""
+        return read_images(named_files(paths) or [], self.images)
 
-    def predict(self, images: Tensor | np.ndarray[Any, Any], threshold: float | None = None) -> Prediction:
-        """Classify (n, channels, size, size) uint8 images; known above `threshold`, by default the model's."""
-        x = self._checked(as_tensor(images))
+    def predict(self, images: Tensor | Array | Files, threshold: float | None = None) -> Prediction:
+        """Classify (n, channels, size, size) uint8 images, or image files and folders; known above `threshold`, by
+        default the model's."""
+        files = named_files(images)
+        pixels = images if files is None else read_images(files, self.images)
+        x = self._checked(as_tensor(pixels))  # type: ignore[arg-type]
         probabilities = self.agent.predict(x).softmax(1).cpu()
         best = probabilities.max(1)
         labels = torch.tensor(self.agent.classes)[best.indices]
