@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -84,7 +83,7 @@ def test_mistakes_are_reported_in_one_line_and_write_nothing(agent, refuses, tmp
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:
-        patched.setattr(tempfile, "mkstemp", read_only)
+        patched.setattr(Path, "touch", read_only)
         refuses("export", "agent", "--out", "x.onnx", words="x.onnx cannot be written: Permission denied")
         patched.setattr(Path, "mkdir", read_only)
         refuses("export", "agent", "--format", "hub", "--out", "x", words="x cannot be written: Permission denied")

@@ -297,7 +297,7 @@ class Dm:
         self.epsilon = state["epsilon"]
         self.pseudo = None if state["pseudo"] is None else state["pseudo"].to(device)
         load_memory(self.memory, state["memory"])
-        self.ridge = rebuilt(Head, state.get("ridge"), device)  # models of earlier versions have none
+        self.ridge = rebuilt(Head, state["ridge"], device)
         self.phases.load_state(state["phases"])
 
 

@@ -249,5 +249,5 @@ class Gd:
         self.current.load(state["current"])
         self.past = restored(frozen_copy(self.model), state["past"])
         load_memory(self.memory, state["memory"])
-        self.ridge = rebuilt(Head, state.get("ridge"), device)  # models of earlier versions have none
+        self.ridge = rebuilt(Head, state["ridge"], device)
         self.phases.load_state(state["phases"])

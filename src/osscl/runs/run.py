@@ -65,7 +65,7 @@ def run(
     if finished.exists():
         return read_record(finished, type(spec.method))
     if spec.stream is not None and stream is None:
-        raise SpecError("this run uses a stream file: pass it with --stream")
+        raise SpecError("this run uses a stream file: pass it with `--stream`, or in Python as run(spec, stream=...)")
     kind = class_of(spec, method)
     device = pick_device(options.device)
     prepare(device)
