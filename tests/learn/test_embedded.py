@@ -124,7 +124,7 @@ def test_linear_logits_of_discriminants_are_distances_up_to_a_term_that_classes_
     x, y = drawn(6, 0)
     sums = summarise(x, y, NAMES, WIDTHS)
     head = fitted_head(sums, x, y)
-    apart = -0.5 * distances(split_layers(x, WIDTHS)[1], sums.means[1], head.spreads[1], 0.6)
+    apart = -0.5 * distances(split_layers(x, WIDTHS)[1], sums.means[1], sums.spread(1), 0.6)
     torch.testing.assert_close(head.logits(x, Candidate(1, 0.6)).log_softmax(1), apart.log_softmax(1))
 
 

@@ -137,13 +137,13 @@ class KnownShare(nn.Module):
         self.layers, head = unknown.layers, unknown.head
         self.count = unknown.backgrounds[0].count
         for i, background in zip(self.layers, unknown.backgrounds, strict=True):
-            within, means = _inverse(head.spreads[i], SHRUNK), head.sums.means[i].to(WIDE)
+            within, means = _inverse(head.sums.spread(i), SHRUNK), head.sums.means[i].to(WIDE)
             self.register_buffer(f"middle{i}", background.middle)
             self.register_buffer(f"around{i}", background.inverse.float())
             self.register_buffer(f"within{i}", within.float())
             self.register_buffer(f"to_means{i}", (means @ within).T)
             self.register_buffer(f"of_means{i}", ((means @ within) * means).sum(1))
-            self.register_buffer(f"noise{i}", head.spreads[i].noise(SHRUNK) / head.sums.counts.clamp(min=1))
+            self.register_buffer(f"noise{i}", head.sums.spread(i).noise(SHRUNK) / head.sums.counts.clamp(min=1))
         self.copies = Copies(unknown)
         self.tail = Tail(unknown.known_scores())
 

@@ -5,7 +5,6 @@ pictures in memory, and the hashes of images. Answers do not depend on them.
 """
 
 import json
-import os
 import shutil
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -80,7 +79,6 @@ def export_hub(agent: ContinualClassifier, folder: Path | None, out: Path) -> No
             _write_text(draft / CARD, model_card(agent, model, licence))
             write_state(draft / "model", _entry(agent, model))
             _write_encoder(model.learner.settings.encoder, source, draft / "encoder")
-            draft.chmod(0o777 & ~_umask())
             refuse_to_overwrite(out)
             draft.rename(out)
     except OSError as error:
@@ -181,12 +179,6 @@ def _write_encoder(name: str, bundled: Path | None, folder: Path) -> None:
 
 def _write_text(file: Path, text: str) -> None:
     file.write_text(text.encode("utf-8", "replace").decode(), encoding="utf-8")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # ----- the card

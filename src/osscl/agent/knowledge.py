@@ -16,7 +16,6 @@ from osscl.errors import DataError
 from osscl.learn.embedded import (
     ClassSums,
     EmbeddingHead,
-    LazySpreads,
     Trials,
     fit_embedding_head,
     leave_out,
@@ -48,7 +47,7 @@ class Knowledge:
     @cached_property
     def head(self) -> EmbeddingHead:
         voices = weigh_candidates(self.trials, self.sums)
-        return EmbeddingHead(self.sums, LazySpreads(self.sums), voices, self.trials)
+        return EmbeddingHead(self.sums, voices, self.trials)
 
     @cached_property
     def unknown(self) -> Unknown:

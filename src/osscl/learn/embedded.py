@@ -11,7 +11,6 @@ trained on a far larger set, the learner is the identity, and only the head is l
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +53,16 @@ class ClassSums:
     def widths(self) -> tuple[int, ...]:
         return tuple(mean.shape[1] for mean in self.means)
 
+    @cached_property
+    def _spreads(self) -> "dict[int, Spread]":
+        return {}
+
+    def spread(self, layer: int) -> "Spread":
+        """The spread of a layer, decomposed when it is first used: that takes a second."""
+        if layer not in self._spreads:
+            self._spreads[layer] = Spread.of(self.scatters[layer], self.degrees)
+        return self._spreads[layer]
+
     def joined(self, other: "ClassSums") -> "ClassSums":
         """Sums over the rows of both; classes of the same name are one class."""
         names = tuple(dict.fromkeys(self.names + other.names))
@@ -79,21 +88,23 @@ class ClassSums:
 
     def without(self, name: str) -> "ClassSums":
         """Forget a class: its count, its mean, and its expected share of the pooled scatter."""
-        gone = self.names.index(name)
-        rows, left = float(self.counts[gone]), [i for i in range(len(self.names)) if i != gone]
+        rows = float(self.counts[self.names.index(name)])
         degrees = max(self.degrees - max(rows - 1, 0.0), 0.0)
         share = degrees / self.degrees if self.degrees > 0 else 0.0
-        means, scatters = tuple(m[left] for m in self.means), tuple(s * share for s in self.scatters)
-        return ClassSums(tuple(self.names[i] for i in left), self.counts[left], means, scatters, degrees)
+        return replace(self._others(name), scatters=tuple(s * share for s in self.scatters), degrees=degrees)
+
+    def _others(self, name: str) -> "ClassSums":
+        """All classes but one, with the scatter of all."""
+        left = [i for i, other in enumerate(self.names) if other != name]
+        means = tuple(mean[left] for mean in self.means)
+        return replace(self, names=tuple(self.names[i] for i in left), counts=self.counts[left], means=means)
 
     def without_row(self, row: Tensor, name: str) -> "ClassSums":
         """The sums without one row (sum of widths,) of a class, and without the class if that was its only row."""
         place = self.names.index(name)
         n = float(self.counts[place])
         if n <= 1:
-            left = [i for i in range(len(self.names)) if i != place]
-            names, others = tuple(self.names[i] for i in left), tuple(mean[left] for mean in self.means)
-            return replace(self, names=names, counts=self.counts[left], means=others)
+            return self._others(name)
         means, scatters = [], []
         for x, mean, scatter in zip(split_layers(row[None], self.widths), self.means, self.scatters, strict=True):
             off = x[0] - mean[place].double()
@@ -117,16 +128,9 @@ class ClassSums:
         if gone == into:
             raise ValueError("a class cannot be merged with itself")
         one = self.names.index(gone)
-        left = [i for i in range(len(self.names)) if i != one]
-        rest = replace(
-            self,
-            names=tuple(self.names[i] for i in left),
-            counts=self.counts[left],
-            means=tuple(m[left] for m in self.means),
-        )
         empty = tuple(torch.zeros_like(s) for s in self.scatters)
         moved = ClassSums((into,), self.counts[[one]], tuple(m[[one]] for m in self.means), empty, 0.0)
-        return rest.joined(moved)
+        return self._others(gone).joined(moved)
 
     def state(self) -> dict[str, Tensor]:
         """The sums as tensors to store, without the names; only the upper half of each scatter."""
@@ -226,22 +230,6 @@ class Spread:
     def noise(self, shrinkage: float) -> float:
         """The mean squared distance of a row from the true mean of its class."""
         return float((self.values / max(self.degrees, 1.0) * self.weights(shrinkage)).sum())
-
-
-class LazySpreads(Sequence[Spread]):
-    """The spreads of all layers, each decomposed when it is first used: that takes a second per layer."""
-
-    def __init__(self, sums: ClassSums) -> None:
-        self.sums = sums
-        self.found: dict[int, Spread] = {}
-
-    def __len__(self) -> int:
-        return len(self.sums.scatters)
-
-    def __getitem__(self, layer: Any) -> Any:
-        if layer not in self.found:
-            self.found[layer] = Spread.of(self.sums.scatters[layer], self.sums.degrees)
-        return self.found[layer]
 
 
 def distances(rows: Tensor, means: Tensor, spread: Spread, shrinkage: float) -> Tensor:
@@ -396,7 +384,6 @@ class EmbeddingHead:
     """
 
     sums: ClassSums
-    spreads: Sequence[Spread]
     voices: tuple[Voice, ...]
     trials: Trials
 
@@ -412,7 +399,7 @@ class EmbeddingHead:
         for voice in self.voices:
             scale = voice.weight * voice.temperature
             layer = voice.way.layer
-            w, b = linear_logits(self.sums, self.spreads, voice.way)
+            w, b = linear_logits(self.sums, voice.way)
             weights[layer] = weights.get(layer, 0) + scale * w
             biases = biases + scale * b
         return weights, biases
@@ -447,13 +434,13 @@ class EmbeddingHead:
         return f"average of {len(self.voices)}: {shown}" + ", ..." * (len(self.voices) > 3)
 
 
-def linear_logits(sums: ClassSums, spreads: Sequence[Spread], way: Candidate) -> tuple[Tensor, Tensor]:
+def linear_logits(sums: ClassSums, way: Candidate) -> tuple[Tensor, Tensor]:
     """Weights (k, d) and biases (k,) of class means or discriminants on one layer."""
     means = sums.means[way.layer].double()
     if way.shrinkage is None:
         weights = COSINE_SCALE * F.normalize(means, dim=1)
         return weights, weights.new_zeros(len(weights))
-    spread = spreads[way.layer]
+    spread = sums.spread(way.layer)
     turned = means @ spread.vectors
     scaled = turned * spread.weights(way.shrinkage)
     lengths = without_noise((turned * scaled).sum(1), sums.counts, spread, way.shrinkage)
@@ -465,17 +452,16 @@ def fit_embedding_head(sums: ClassSums, left: LeftOut, before: Trials | None = N
 
     Earlier steps count by their trials, in which later classes had no part.
     """
-    spreads = tuple(Spread.of(scatter, sums.degrees) for scatter in sums.scatters)
-    y, logits = left.targets, left_out_logits(sums, spreads, left)
+    y, logits = left.targets, left_out_logits(sums, left)
     trials = try_candidates(logits, y).joined(before)
     voices = weigh_candidates(trials, sums)
     scales = {voice.way: voice.weight * voice.temperature for voice in voices}
     total = torch.stack([scale * logits[way] for way, scale in scales.items()]).sum(0)
     averaged = trials.averaged + float((total.argmax(1) == y).sum())
-    return EmbeddingHead(sums, spreads, voices, replace(trials, averaged=averaged))
+    return EmbeddingHead(sums, voices, replace(trials, averaged=averaged))
 
 
-def left_out_logits(sums: ClassSums, spreads: Sequence[Spread], left: LeftOut) -> dict[Candidate, Tensor]:
+def left_out_logits(sums: ClassSums, left: LeftOut) -> dict[Candidate, Tensor]:
     """Logits (n, k) of every candidate for the rows left out."""
     others, found = left.others(sums.counts), {}
     for way in candidates(len(left.layers)):
@@ -483,8 +469,8 @@ def left_out_logits(sums: ClassSums, spreads: Sequence[Spread], left: LeftOut) -
         if way.shrinkage is None:
             found[way] = _left_out_cosines(left, i, sums)
         else:
-            apart = left_out_distances(left, i, sums.counts, sums.means[i], spreads[i], way.shrinkage)
-            found[way] = -0.5 * without_noise(apart, others, spreads[i], way.shrinkage)
+            apart = left_out_distances(left, i, sums.counts, sums.means[i], sums.spread(i), way.shrinkage)
+            found[way] = -0.5 * without_noise(apart, others, sums.spread(i), way.shrinkage)
     return found
 
 

@@ -27,7 +27,7 @@ def comparable(head: EmbeddingHead, rows: Tensor, layers: Sequence[int] | None =
     """Rows (n, sum of widths) whitened by the within-class covariance: (n, sum of chosen widths)."""
     x, parts = split_layers(rows, head.sums.widths), []
     for layer in range(min(LAYERS, len(x))) if layers is None else layers:
-        spread = head.spreads[layer]
+        spread = head.sums.spread(layer)
         parts.append((x[layer] @ spread.vectors) * spread.weights(SHRINKAGE).sqrt())
     return torch.cat(parts, 1).float()
 

@@ -278,7 +278,7 @@ class Unknown:
         x, copies = split_layers(rows, sums.widths), copies_in(self.world, marks_of(rows, sums.widths))
         parts = []
         for layer, background in zip(self.layers, self.backgrounds, strict=True):
-            spread = self.head.spreads[layer]
+            spread = self.head.sums.spread(layer)
             near = without_noise(distances(x[layer], sums.means[layer], spread, SHRUNK), sums.counts, spread, SHRUNK)
             parts.append(far_from_background(x[layer], background, copies)[:, None] - near)
         best = torch.stack(parts).sum(0).max(1)
@@ -319,7 +319,7 @@ def unknown_from(head: EmbeddingHead, world: PileSums, calibration: Calibration)
 
 def expected_scores(head: EmbeddingHead, background: LayerBackground, layer: int) -> Tensor:
     """The average score of a row of each class under the two Gaussians, (k,)."""
-    sums, within = head.sums, head.spreads[layer]
+    sums, within = head.sums, head.sums.spread(layer)
     means, none = sums.means[layer].double(), torch.zeros(len(sums.names), dtype=torch.float64)
     spread_around = (background.inverse * sums.scatters[layer].double()).sum() / max(within.degrees, 1.0)
     return far_from_background(means, background, none) + spread_around - within.noise(SHRUNK)
@@ -343,7 +343,7 @@ def left_out_scores(
     sums, parts = head.sums, list[Tensor]()
     others = left.others(sums.counts)
     for layer, background in enumerate(each):
-        spread = head.spreads[layer]
+        spread = head.sums.spread(layer)
         near = left_out_distances(left, layer, sums.counts, sums.means[layer], spread, SHRUNK)
         near = without_noise(near, others, spread, SHRUNK)
         parts.append(far_from_background(left.layers[layer], background, left.copies)[:, None] - near)
