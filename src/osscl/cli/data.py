@@ -1,27 +1,16 @@
 """`osscl data`: list, download and verify data sets."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from osscl.cli.options import GroupedHelp
+from osscl.cli.options import Data, GroupedHelp
 
 app = typer.Typer(cls=GroupedHelp, help="List, download and verify data sets.", no_args_is_help=True)
 
-DataOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="DIR",
-        help="Data folder. Default: $OSSCL_DATA, else data/ in the user's cache folder.",
-        show_default=False,
-    ),
-]
-
 
 @app.command("list")
-def list_data(data: DataOption = None) -> None:
+def list_data(data: Data = None) -> None:
     """List the data sets: licence, whether they are present, expected folder."""
     from osscl.cli.show import DASH, console, new_table
     from osscl.data.benchmarks import DATASETS
@@ -38,7 +27,7 @@ def list_data(data: DataOption = None) -> None:
 @app.command("fetch")
 def fetch_data(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as named by `osscl data list`.")],
-    data: DataOption = None,
+    data: Data = None,
 ) -> None:
     """Download, verify and extract the official archives; an archive already in the folder is reused."""
     from osscl.data.benchmarks import dataset
@@ -54,7 +43,7 @@ def fetch_data(
 @app.command("verify")
 def verify_data(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Data sets, as named by `osscl data list`.")],
-    data: DataOption = None,
+    data: Data = None,
 ) -> None:
     """Read all files of data sets and compare their content with the official one and with the cache."""
     from osscl.data.benchmarks import dataset, verify_dataset

@@ -16,7 +16,7 @@ from osscl.places import cache_dir
 
 SPEC_FILE = "spec.json"  # in the folder of each run
 TIMED = "timed"  # folder, below that of all runs, of runs that were repeated for their time
-MANY = 200  # number of files from which something is kept: fewer are read quickly
+MANY = 50  # number of files from which something is kept: fewer are read quickly
 UNSETTLED = 2_000_000_000  # ns after a write; another one within them may leave a file's time and size the same
 PATIENCE = 2  # seconds to wait for another process that writes the index
 DAMAGED = (sqlite3.Error, TypeError, AttributeError, UnicodeError, MemoryError, OverflowError)
