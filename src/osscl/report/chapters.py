@@ -21,7 +21,7 @@ from osscl.report.naming import (
     unusual_in_prose,
 )
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import describe_schedule, display_name
+from osscl.runs.spec import describe_schedule, display_name, is_changed
 from osscl.tools.compare import PairedDifference, pair_by_seed
 
 READINGS = ("ursl", "ursl-as-printed")  # of the paper's algorithm
@@ -58,8 +58,8 @@ class Entry:
     @cached_property
     def configuration(self) -> str | None:
         """The configuration's name, or that of a method of another package; None for a changed configuration."""
-        name = display_name(self.first.spec)
-        return name if name in CONFIGURATIONS or self.is_foreign else None
+        spec = self.first.spec
+        return None if is_changed(spec.method) else display_name(spec)
 
     @property
     def is_foreign(self) -> bool:

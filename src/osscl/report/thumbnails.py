@@ -13,7 +13,7 @@ from osscl.data.images import ImageBank
 from osscl.methods.base import PAPER
 from osscl.report.naming import unusual_words
 from osscl.runs.record import RunRecord
-from osscl.runs.spec import display_name
+from osscl.runs.spec import is_changed
 
 BUDGET = 500_000  # characters of all sprites of a page
 ACROSS = 16  # pictures side by side in a sprite
@@ -120,7 +120,7 @@ def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> 
 
 def importance(run: RunRecord) -> tuple[bool, bool]:
     """A sort key: the paper's schedule before others, and named configurations before their ablations."""
-    ablation = display_name(run.spec).endswith("*") or bool(unusual_words(run.spec.scenario))
+    ablation = is_changed(run.spec.method) or bool(unusual_words(run.spec.scenario))
     return run.spec.schedule != PAPER, ablation
 
 

@@ -219,6 +219,11 @@ def sizes_of(config: Any) -> dict[str, Any]:
     return {"full size": config, "small networks": on_small_net(config), "sized for digits": demo_sized(config)}
 
 
+def is_changed(config: Any) -> bool:
+    """Whether a config of this package equals no named configuration."""
+    return method_name(config) is not None and configuration_name(config) is None
+
+
 def display_name(spec: RunSpec) -> str:
     """The configuration's name; a changed configuration of a method of this package gets a star."""
     if method_name(spec.method) is None:
