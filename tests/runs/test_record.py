@@ -47,7 +47,7 @@ def test_there_are_kept_records_and_old_ones_lack_fpr95_of_unknown_images():
     assert all(gate.fpr95_unknown is None for gate in gates)
 
 
-def test_a_run_of_a_users_method_is_shown_and_compared_like_any_other(tmp_path):
+def test_a_run_of_a_users_method_is_shown_and_compared_like_any_other(typed, tmp_path):
     record = read_record(KEPT[0])
     plain_record = record_to_plain(record)
     plain_record["spec"]["method"] = {"type": "replay", "rate": 0.1, "net": {"width": 3}}
@@ -56,8 +56,10 @@ def test_a_run_of_a_users_method_is_shown_and_compared_like_any_other(tmp_path):
     path.write_text(json.dumps(plain_record))
     read = read_record(path)
     assert read.spec.type == "replay" and record_to_plain(read)["spec"] == plain_record["spec"]
-    assert re.fullmatch("replay [0-9a-f]{6}", method_label(read))
+    assert re.fullmatch("replay [0-9a-f]{6}", str(method_label(read)))
     assert "replay" in markdown([read, record])
+    note = "A hash after a name"
+    assert note in typed("runs", tmp_path)[1] and note not in typed("runs", KEPT[0].parent)[1]
     with pytest.raises(SpecError, match="unknown method type 'replay'"):
         spec_from_plain(plain_record["spec"])
 

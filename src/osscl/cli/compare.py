@@ -174,18 +174,23 @@ def named(side: str, records: "Sequence[RunRecord]", places: str) -> "list[RunRe
     """The records of one configuration."""
     from osscl.report.naming import method_label
 
-    found = [record for record in records if side in (method_label(record), recorded_name(record))]
+    found = [record for record in records if side in (str(method_label(record)), recorded_name(record))]
     if not found:
         what = "no such file, and no records" if Path(side).suffix == ".json" else "no records"
-        names = "; ".join(sorted(set(map(method_label, records)))) or "none"
+        names = labels_of(records) or "none"
         raise UserError(f"{what} of {side!r} in {places}; found: {names}")
     configs: dict[object, set[object]] = {}  # a schedule may size a configuration's networks
     for record in found:
         configs.setdefault((record.spec.scenario, record.spec.schedule), set()).add(record.spec.method)
     if any(len(config) > 1 for config in configs.values()):
-        several = "; ".join(sorted(set(map(method_label, found))))
-        raise UserError(f"{side!r} matches several configurations in {places}; choose one of: {several}")
+        raise UserError(f"{side!r} matches several configurations in {places}; choose one of: {labels_of(found)}")
     return found
+
+
+def labels_of(records: "Sequence[RunRecord]") -> str:
+    from osscl.report.naming import method_label
+
+    return "; ".join(sorted({str(method_label(record)) for record in records}))
 
 
 def recorded_name(record: "RunRecord") -> str | None:
@@ -194,7 +199,7 @@ def recorded_name(record: "RunRecord") -> str | None:
     from osscl.report.naming import method_label
 
     name = record.configuration
-    return name if name not in CONFIGURATIONS or name == method_label(record) else None
+    return name if name not in CONFIGURATIONS or name == str(method_label(record)) else None
 
 
 # ----- the paper's claims

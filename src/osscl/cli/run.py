@@ -1,7 +1,6 @@
 """`osscl run`, `stream`, `runs` and `list`: start runs, show their streams, list runs and names."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -222,7 +221,7 @@ class ListedRun:
     """A run as it is listed, and the name of its schedule."""
 
     title: str
-    method: str
+    shows_hash: bool  # in the method's label
     schedule: str
     id: str
     final: str
@@ -278,7 +277,7 @@ def _listed_runs(records: "Sequence[RunRecord]") -> list[ListedRun]:
     settings = {scenario: setting_words(scenario) for scenario in {record.spec.scenario for record in records}}
     return [
         ListedRun(
-            _title(settings[spec.scenario], method, spec), method, spec.schedule.name, record.id,
+            _title(settings[spec.scenario], str(method), spec), method.hash is not None, spec.schedule.name, record.id,
             f"{number(record.final)} {record.evaluated_on}", number(record.forgetting), number(record.minutes),
         )
         for record in records
@@ -299,7 +298,7 @@ def _show_runs(listed: Sequence[ListedRun], unfinished: "Mapping[Path, RunSpec |
     for file, spec in unfinished.items():
         shown.add_row(f"{_unfinished_title(spec)}\n{file.parent.name}", states[file], DASH, DASH)
     console().print(shown)
-    if any(re.search(r" [0-9a-f]{6}$", one.method) for one in listed):
+    if any(one.shows_hash for one in listed):
         typer.echo("A hash after a name means that several fields differ or that the method is user-defined.")
     for file, spec in unfinished.items():
         if states[file] == "unfinished":

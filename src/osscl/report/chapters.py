@@ -15,7 +15,6 @@ from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_ma
 from osscl.report.naming import (
     changes,
     device_words,
-    label_in_prose,
     method_label,
     setting_words,
     unusual_in_prose,
@@ -234,7 +233,7 @@ def chapters_of(records: Iterable[RunRecord]) -> list[Chapter]:
     for runs in runs_by_method(records):
         spec = runs[0].spec
         key = (spec.scenario, spec.schedule, spec.stream, runs[0].evaluated_on)
-        found.setdefault(key, []).append(Entry(label_in_prose(method_label(runs[0])), tuple(runs)))
+        found.setdefault(key, []).append(Entry(method_label(runs[0]).in_prose, tuple(runs)))
     best_first = (sorted(entries, key=lambda entry: -entry.mean) for entries in found.values())
     return [Chapter(tuple(_with_short_names(entries))) for entries in best_first]
 
@@ -368,7 +367,7 @@ def headline_values(runs: Sequence[RunRecord]) -> Row:
     )  # fmt: skip
     gates = [mean_number(side, 3) for side in zip(*map(_gate_ends, runs), strict=True)]
     return (
-        setting_words(first.spec.scenario), method_label(first), first.spec.schedule.name,
+        setting_words(first.spec.scenario), str(method_label(first)), first.spec.schedule.name,
         tuple(run.spec.seed for run in runs), first.evaluated_on, final, paper,
         mean_number([run.forgetting for run in runs]), *gates, mean_number([run.minutes for run in runs]),
         "; ".join(sorted({device_words(run.made_by.device) for run in runs})),

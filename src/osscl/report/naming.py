@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osscl.config import content_id, plain
@@ -25,11 +26,11 @@ FIELDS = {
     "class_share": "{:.0%} of the main classes in each U_t",
 }
 CHANGES = {  # of URSL, in the paper's terms
-    "learner.sup=0": "without L_sup",
-    "learner.gamma=0": "without L_TD",
-    "learner.lam=0": "without L_KD",
-    "gate.pseudo=none": "without T̂",
-    "gate.guide=all": "L_KD on all of U_t",
+    ("learner.sup", "0"): "without L_sup",
+    ("learner.gamma", "0"): "without L_TD",
+    ("learner.lam", "0"): "without L_KD",
+    ("gate.pseudo", "none"): "without T̂",
+    ("gate.guide", "all"): "L_KD on all of U_t",
 }
 
 
@@ -44,54 +45,76 @@ def condition_words(scenario: ScenarioSpec) -> str:
     return ", ".join([share, f"M={scenario.memory}", *unusual_words(scenario)])
 
 
-def unusual_words(scenario: ScenarioSpec) -> list[str]:
+def unusual_fields(scenario: ScenarioSpec) -> dict[str, str]:
     """The fields in which a scenario differs from the default for its sets, labels and memory."""
     usual = ScenarioSpec(
         scenario.main, scenario.peripheral, scenario.labeled_fraction, scenario.labels_per_class, scenario.memory,
         regime=scenario.regime,
     )  # fmt: skip
-    regime = [] if scenario.regime == "osscl" else [str(scenario.regime)]
+    regime = {} if scenario.regime == "osscl" else {"regime": str(scenario.regime)}
     changed = changes(plain(usual), plain(scenario))
-    held_out = [f"{100 * scenario.validation_share:g} % held out as validation rows"]
-    own = held_out if changed.pop("validation_share", None) else []
-    return regime + [f"{key}={value}" for key, value in changed.items()] + own
+    held_out = {field: changed.pop(field) for field in ("validation_share",) if field in changed}
+    return regime | changed | held_out
+
+
+def unusual_words(scenario: ScenarioSpec) -> list[str]:
+    """Those fields with their values, as they are set."""
+    words = {"regime": str(scenario.regime), "validation_share": _held_out_words(scenario)}
+    return [words.get(field, f"{field}={value}") for field, value in unusual_fields(scenario).items()]
 
 
 def unusual_in_prose(scenario: ScenarioSpec) -> list[str]:
     """The same for readers who do not know the fields."""
-    found = []
-    for word in unusual_words(scenario):
-        field = word.partition("=")[0]
-        known = FIELDS[field].format(getattr(scenario, field)) if field in FIELDS else word
-        found.append(REGIMES.get(word, known))
-    return found
+    known = {field: words.format(getattr(scenario, field)) for field, words in FIELDS.items()}
+    known |= {"regime": REGIMES.get(scenario.regime, ""), "validation_share": _held_out_words(scenario)}
+    return [known.get(field, f"{field}={value}") for field, value in unusual_fields(scenario).items()]
 
 
-def label_in_prose(label: str) -> str:
-    """A method's label with its changes in the paper's terms, as in: ursl, without L_TD."""
-    return ", ".join(CHANGES.get(part, part) for part in label.split(", "))
+def _held_out_words(scenario: ScenarioSpec) -> str:
+    return f"{100 * scenario.validation_share:g} % held out as validation rows"
 
 
 def change_in_words(field: str, value: str) -> str:
     """A change to a method's configuration, in the paper's terms where it has them."""
-    return CHANGES.get(f"{field}={value}", f"{field}={value}")
+    return CHANGES.get((field, value), f"{field}={value}")
 
 
-def method_label(record: RunRecord) -> str:
+@dataclass(frozen=True)
+class MethodLabel:
+    """What tells a method from others: its configuration and the fields that differ from it, or a hash."""
+
+    name: str
+    size: str | None = None  # of the networks, where the schedule asks for another
+    changes: tuple[tuple[str, str], ...] = ()  # fields and values
+    hash: str | None = None  # of all fields, where no configuration is similar
+
+    def __str__(self) -> str:
+        return self._with([f"{field}={value}" for field, value in self.changes])
+
+    @property
+    def in_prose(self) -> str:
+        """The same with changes in the paper's terms, as in: ursl, without L_TD."""
+        return self._with([change_in_words(*change) for change in self.changes])
+
+    def _with(self, changes: Sequence[str]) -> str:
+        name = self.name if self.hash is None else f"{self.name} {self.hash}"
+        return ", ".join([name, *([] if self.size is None else [self.size]), *changes])
+
+
+def method_label(record: RunRecord) -> MethodLabel:
     """The configuration's name, its size where the schedule asks for another, and the fields that differ from it."""
     spec = record.spec
     own = configuration_name(spec.method)
     if own is not None and spec.method == sized(CONFIGURATIONS[own], spec.schedule):
-        return own
+        return MethodLabel(own)
     near = [named for named in _named_configs(spec) if own in (None, named.name)]
     if own is None:  # prefer the name it ran under, though its fields may have changed since
         near = [named for named in near if named.name == record.configuration] or near
     differing = [(changes(plain(named.config), plain(spec.method)), named) for named in near]
     changed, named = min(differing, key=lambda one: (len(one[0]), one[1].size is not None), default=({}, None))
     if named is None or len(changed) > MOST_CHANGES:
-        return f"{spec.type} {content_id(spec.method, 6)}"
-    size = [] if named.size is None else [named.size]
-    return ", ".join([named.name, *size, *(f"{key}={value}" for key, value in changed.items())])
+        return MethodLabel(spec.type, hash=content_id(spec.method, 6))
+    return MethodLabel(named.name, named.size, tuple(changed.items()))
 
 
 class NamedConfig(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from osscl.data.images import ImageBank
 from osscl.methods.base import PAPER
-from osscl.report.naming import unusual_words
+from osscl.report.naming import unusual_fields
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import is_changed
 
@@ -120,7 +120,7 @@ def strips_of(runs: Sequence[RunRecord], banks: Banks, budget: int = BUDGET) -> 
 
 def importance(run: RunRecord) -> tuple[bool, bool]:
     """A sort key: the paper's schedule before others, and named configurations before their ablations."""
-    ablation = is_changed(run.spec.method) or bool(unusual_words(run.spec.scenario))
+    ablation = is_changed(run.spec.method) or bool(unusual_fields(run.spec.scenario))
     return run.spec.schedule != PAPER, ablation
 
 
