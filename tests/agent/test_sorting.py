@@ -5,6 +5,7 @@ import os
 import re
 import time
 from base64 import b64decode
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ from osscl.agent.sorting import (
     contact_sheet,
     new_folder,
     place_pictures,
+    rank,
 )
 from osscl.data.benchmarks import load_bank
 from osscl.errors import UserError
@@ -170,6 +172,19 @@ def test_missing_pictures_are_skipped(tmp_path):
     ]
     assert place_pictures(places, tmp_path / "new", link=False) == (places[1:], places[:1])
     assert (tmp_path / "new" / "sorted.csv").read_text().count("\n") == 2
+
+
+def test_classes_come_before_groups_whatever_they_are_called():
+    known = SortedPicture(Path("a"), PurePosixPath("group-x", "a"), "group-x", 0.9, 0.9, known=True)
+    taught = replace(known, target=PurePosixPath("group-1", "a"), name="group-1")
+    groups = [
+        replace(known, target=PurePosixPath("unknown", f"group-{number + 1}", "a"), known=False, group=number)
+        for number in (9, 0, 1)
+    ]
+    ordered = sorted([*groups, known, taught], key=rank)
+    assert [str(picture.target.parent) for picture in ordered] == [
+        "group-1", "group-x", "unknown/group-1", "unknown/group-2", "unknown/group-10"
+    ]  # fmt: skip
 
 
 def test_an_output_folder_is_complete_or_absent(tmp_path):

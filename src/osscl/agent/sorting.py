@@ -43,6 +43,7 @@ class SortedPicture:
     probability: float
     score: float | None
     known: bool | None  # None if the method does not say; the picture then goes to its class
+    group: int | None = None  # of an unknown picture, from 0
 
 
 def sort_files(files: Sequence[Path], predictions: "SortPredictions", classes: Sequence[str]) -> list[SortedPicture]:
@@ -53,7 +54,7 @@ def sort_files(files: Sequence[Path], predictions: "SortPredictions", classes: S
         for name, group in zip(predictions.names, predictions.groups, strict=True)
     ]
     names = _without_clashes(folders, [file.name for file in files])
-    columns = predictions.names, predictions.probabilities, predictions.scores, predictions.known
+    columns = predictions.names, predictions.probabilities, predictions.scores, predictions.known, predictions.groups
     rows = zip(files, folders, names, *columns, strict=True)
     return [SortedPicture(file, folder / name, *rest) for file, folder, name, *rest in rows]
 
@@ -295,6 +296,5 @@ def sheet_of(pictures: Sequence[SortedPicture]) -> str:
 def rank(picture: SortedPicture) -> tuple[bool, str, int, float]:
     """Classes by name, then groups by number; the most certain picture of a folder first."""
     certainty = picture.score if picture.score is not None else picture.probability
-    is_unknown = picture.known is False
-    number = int(picture.target.parent.name.removeprefix("group-")) if is_unknown else 0
-    return is_unknown, "" if is_unknown else str(picture.target.parent), number, -certainty
+    is_unknown = picture.group is not None
+    return is_unknown, "" if is_unknown else str(picture.target.parent), picture.group or 0, -certainty
