@@ -7,6 +7,7 @@ import sys
 import threading
 
 import pytest
+import torch
 
 from serve.conftest import SRC, sorted_pile, wait_for
 
@@ -113,6 +114,19 @@ def test_only_new_pictures_are_judged_and_pictures_that_are_gone_are_left_out(ag
     assert judged == [contents.files.index("new.jpg")] and again.keys == contents.keys
     fresh = views.sorted_pile(tmp_path, loaded, contents)
     assert again.group.equal(fresh.group) and again.score.allclose(fresh.score) and again.known.equal(fresh.known)
+
+
+def test_a_section_of_a_class_with_the_name_of_a_group_is_the_class():
+    from osscl.serve.views import SortedPile
+
+    known, scores = torch.tensor([True, True, False]), torch.tensor([0.2, 0.9, 0.1])
+    label, group = torch.tensor([0, 0, 1]), torch.tensor([-1, -1, 0])
+    pile = SortedPile("version", ("group-1", "class-0"), ("a", "b", "c"), label, scores, scores, known, group)
+    shown = [pile.section(id) for id in pile.sections]
+    assert [(one.kind, one.name, one.first) for one in shown] == [
+        ("group", "Group 1", ["c"]), ("known", "group-1", ["b", "a"])
+    ]  # fmt: skip
+    assert pile.ungrouped.section(shown[0].id).name == "Not grouped yet"
 
 
 def test_workers_that_decode_do_without_torch():

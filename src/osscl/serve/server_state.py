@@ -235,7 +235,7 @@ class ServerState:
             return PileState(state, now.done, now.of)
         contents, made = shown
         problems = [printable(text) for text in contents.problems[:MOST_PROBLEMS]]
-        sections = [made.section(name) for name in made.rows]
+        sections = [made.section(id) for id in made.sections]
         return PileState(
             state, now.done, now.of, made.version, made.is_grouped, len(contents), sections, problems,
             len(contents.problems),
@@ -249,11 +249,11 @@ class ServerState:
             raise RefusedRequest(404, "the pile is still being read")
         return self.pile.last  # as the previous model sorted it, until a newer one has done so
 
-    def section(self, name: str, start: int, count: int) -> SectionPage:
+    def section(self, id: str, start: int, count: int) -> SectionPage:
         contents, made = self._ready_pile()
-        if name not in made.rows:
+        if id not in made.sections:
             raise RefusedRequest(404, "there is no such section; the pile may have been sorted again")
-        rows = made.rows[name][start : start + count]
+        rows = made.sections[id].rows[start : start + count]
         keys = [made.keys[row] for row in rows]
         learned, waiting = self.served.agent().learned_as(keys), self.labels.read()
         pictures = [
@@ -264,7 +264,7 @@ class ServerState:
             )
             for row, key, was in zip(rows, keys, learned, strict=True)
         ]  # fmt: skip
-        return SectionPage(made.section(name), made.version, start, pictures)
+        return SectionPage(made.section(id), made.version, start, pictures)
 
     def picture(self, key: str, *, large: bool) -> bytes:
         """A picture of the pile, or one that waits for the next step, as a JPEG."""

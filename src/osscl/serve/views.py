@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,15 @@ from osscl.storage import read_cached_state, read_sealed, write_sealed, write_st
 MOST_KEPT = 4  # models whose results are kept
 FIRST = 12  # pictures of a section shown at once
 ROWS = 256  # pictures judged at a time: more take more memory and no less time
+
+
+@dataclass(frozen=True)
+class Section:
+    """Pictures of a sorted pile that are shown together."""
+
+    kind: Literal["known", "group"]
+    title: str
+    rows: list[int]
 
 
 @dataclass(frozen=True)
@@ -71,24 +80,22 @@ class SortedPile:
         return self.classes[int(self.label[row])] if bool(self.known[row]) else None
 
     @cached_property
-    def rows(self) -> dict[str, list[int]]:
-        """The pictures of each section: groups of unknown ones, largest first; then known ones, surest first."""
-        found: dict[str, list[int]] = {}
+    def sections(self) -> dict[str, Section]:
+        """Sections by id: groups of unknown pictures, largest first; then known pictures by class, surest first."""
+        found: dict[str, Section] = {}
         for number in range(int(self.group.max()) + 1 if len(self.group) else 0):
-            found[f"group-{number + 1}"] = (self.group == number).nonzero().squeeze(1).tolist()
-        for c in range(len(self.classes)):
+            title = f"Group {number + 1}" if self.is_grouped else "Not grouped yet"
+            found[f"group-{number + 1}"] = Section("group", title, (self.group == number).nonzero().squeeze(1).tolist())
+        for c, name in enumerate(self.classes):
             rows = ((self.label == c) & self.known).nonzero().squeeze(1)
             if len(rows):
-                found[f"class-{c}"] = rows[self.score[rows].argsort(descending=True, stable=True)].tolist()
+                surest = rows[self.score[rows].argsort(descending=True, stable=True)]
+                found[f"class-{c}"] = Section("known", name, surest.tolist())
         return found
 
-    def section(self, name: str) -> PileSection:
-        rows, is_group = self.rows[name], name.startswith("group-")
-        number = int(name.rpartition("-")[2])
-        group_title = f"Group {number}" if self.is_grouped else "Not grouped yet"
-        title = group_title if is_group else self.classes[number]
-        kind = "group" if is_group else "known"
-        return PileSection(name, kind, title, len(rows), [self.keys[row] for row in rows[:FIRST]])  # type: ignore[arg-type]
+    def section(self, id: str) -> PileSection:
+        shown = self.sections[id]
+        return PileSection(id, shown.kind, shown.title, len(shown.rows), [self.keys[row] for row in shown.rows[:FIRST]])
 
 
 def _ignored(pile: SortedPile) -> None:
