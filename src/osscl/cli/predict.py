@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -197,56 +198,77 @@ def _sample(folder: Path, loaded: "Model", sample: int, threshold: float | None,
             typer.echo(_summary(loaded, name, bank, every[name], threshold, learned=name == scenario.main))
 
 
+@dataclass(frozen=True)
+class PredictedImage:
+    """An image, its true class where that is known, and what the model says about it."""
+
+    image: str
+    truth: str | None
+    name: str
+    probability: float
+    further: Sequence[tuple[str, float]]  # less probable classes with their probabilities, best first
+    score: float | None
+    known: bool | None
+    is_calibrated: bool  # whether the score is a share of known images
+
+    def columns(self) -> dict[str, Any]:
+        """The columns of CSV and JSON."""
+        found: dict[str, Any] = {"image": self.image, **({} if self.truth is None else {"truth": self.truth})}
+        for place, (name, probability) in enumerate([(self.name, self.probability), *self.further], 1):
+            end = "" if place == 1 else f"_{place}"
+            found |= {f"class{end}": name, f"probability{end}": probability}
+        score = {"known_percent": self.known_percent} if self.is_calibrated else {"score": self.score}
+        return {**found, **score, "looks_known": self.known}
+
+    @property
+    def known_percent(self) -> float | None:
+        return None if self.score is None else round(100 * self.score, 1)
+
+
 def _show(found: "Prediction", names: list[str], truth: list[str], top: int, form: str) -> None:
-    columns: dict[str, Sequence[Any]] = {"image": names, **({"truth": truth} if truth else {}), "class": found.names}
-    columns["probability"] = found.probabilities.tolist()
-    ranked = found.top(top)
-    for place in range(1, len(ranked[0]) if ranked else 0):
-        columns[f"class_{place + 1}"] = [one[place][0] for one in ranked]
-        columns[f"probability_{place + 1}"] = [one[place][1] for one in ranked]
-    scores = [None] * len(names) if found.scores is None else found.scores.tolist()
-    if found.calibrated:
-        columns["known_percent"] = [round(100 * score, 1) for score in scores if score is not None]
-    else:
-        columns["score"] = scores
-    columns["looks_known"] = [None] * len(names) if found.known is None else found.known.tolist()
-    OUTPUT_FORMATS[form]([dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)])
+    nothing = [None] * len(names)
+    scores = nothing if found.scores is None else found.scores.tolist()
+    known = nothing if found.known is None else found.known.tolist()
+    further = [ranked[1:] for ranked in found.top(top)]
+    calibrated = [found.calibrated] * len(names)
+    parts = names, truth or nothing, found.names, found.probabilities.tolist(), further, scores, known, calibrated
+    OUTPUT_FORMATS[form]([PredictedImage(*row) for row in zip(*parts, strict=True)])
 
 
-def _as_table(rows: "Sequence[dict[str, Any]]") -> None:
-    """Further classes go into one column: "dog 0.04, fox 0.01"."""
+def _as_table(rows: Sequence[PredictedImage]) -> None:
+    """Further classes are in one column: "dog 0.04, fox 0.01"."""
     from osscl.cli.show import DASH, console, new_table, number
 
-    further = [name for name in rows[0] if name.startswith("class_")]
-    names = [name for name in rows[0] if not name.startswith(("class_", "probability_"))]
-    if further:
-        names.insert(names.index("probability") + 1, "then")
-    shown = new_table(*({"known_percent": "known %"}.get(name, name.replace("_", " ")) for name in names))
+    first = rows[0]
+    truth, further = ["truth"] * (first.truth is not None), ["then"] * bool(first.further)
+    score = "known %" if first.is_calibrated else "score"
+    shown = new_table("image", *truth, "class", "probability", *further, score, "looks known")
     for row in rows:
-        cells = dict(row)
-        cells["looks_known"] = {True: "yes", False: "no", None: DASH}[row["looks_known"]]
-        cells["probability"] = number(row["probability"], 2)
-        cells["then"] = ", ".join(f"{row[one]} {row[one.replace('class', 'probability')]:.2f}" for one in further)
-        cells |= {one: number(row[one], digits) for one, digits in (("score", 3), ("known_percent", 1)) if one in row}
-        shown.add_row(*(str(cells[name]) for name in names))
+        then = ", ".join(f"{name} {probability:.2f}" for name, probability in row.further)
+        shown.add_row(
+            row.image, *([] if row.truth is None else [row.truth]), row.name, number(row.probability, 2),
+            *([then] if row.further else []),
+            number(row.known_percent, 1) if row.is_calibrated else number(row.score, 3),
+            {True: "yes", False: "no", None: DASH}[row.known],
+        )  # fmt: skip
     console().print(shown)
 
 
-def _as_csv(rows: "Sequence[dict[str, Any]]") -> None:
+def _as_csv(rows: Sequence[PredictedImage]) -> None:
     """Cells are empty if the method does not detect unknown images."""
     import csv
     import sys
 
-    written = csv.DictWriter(sys.stdout, rows[0], lineterminator="\n")
-    written.writeheader()
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(rows[0].columns())
     for row in rows:
-        written.writerow({name: csv_text(value) if isinstance(value, str) else value for name, value in row.items()})
+        writer.writerow(csv_text(value) if isinstance(value, str) else value for value in row.columns().values())
 
 
-def _as_json(rows: "Sequence[dict[str, Any]]") -> None:
+def _as_json(rows: Sequence[PredictedImage]) -> None:
     import json
 
-    typer.echo(json.dumps(rows, indent=1))
+    typer.echo(json.dumps([row.columns() for row in rows], indent=1))
 
 
 OUTPUT_FORMATS = {"table": _as_table, "csv": _as_csv, "json": _as_json}
