@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from osscl.cli.tune import search_text, short_names, trial_words
+from osscl.config import override
 from osscl.errors import Diverged, SpecError, Stopped, UserError
 from osscl.methods import AS_PRINTED, CONFIGURATIONS, URSL
 from osscl.methods.base import SMOKE
@@ -27,8 +28,8 @@ from osscl.tools.tune import (
     Search,
     Tied,
     TrialSummary,
+    as_changes,
     best_trial,
-    changed,
     falls_behind,
     on_validation_rows,
     open_study,
@@ -36,6 +37,7 @@ from osscl.tools.tune import (
     run_trials,
     space_of,
     trial_summaries,
+    with_tied,
 )
 
 TINY = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
@@ -120,27 +122,36 @@ def test_an_entry_given_with_a_named_space_overrides_it():
 def test_a_field_may_follow_another_if_only_both_together_are_valid():
     config = configuration("gem")  # a constant rate: min_rate equals rate
     space = space_of(["optimiser.rate=0.001..0.1:log", "optimiser.min_rate=optimiser.rate"], None, config)
-    made, changes = changed(config, space, {"optimiser.rate": "0.002"})
+    values = with_tied({"optimiser.rate": "0.002"}, space, config)
+    made = override(config, as_changes(values))
     assert made.optimiser.rate == made.optimiser.min_rate == 0.002
-    assert changes == ("optimiser.rate=0.002", "optimiser.min_rate=0.002")
+    assert values == {"optimiser.rate": "0.002", "optimiser.min_rate": "0.002"}
 
 
 def test_a_chain_of_ties_is_followed_to_its_end_and_a_circle_refused():
     written = ["learner.gamma=learner.lam", "learner.lam=reference.tau", "reference.tau=[0.1, 0.5]"]
-    config, _ = changed(URSL, space_of(written, None, URSL), {"reference.tau": "0.5"})
+    values = with_tied({"reference.tau": "0.5"}, space_of(written, None, URSL), URSL)
+    config = override(URSL, as_changes(values))
     assert config.learner.gamma == config.learner.lam == config.reference.tau == 0.5
     with pytest.raises(SpecError, match="tied to itself"):
         space_of(["learner.gamma=learner.lam", "learner.lam=learner.gamma", "reference.tau=[0.1, 0.5]"], None, URSL)
 
 
 def test_words_of_a_resumed_trial_count_steps_from_the_first():
-    assert "pruned after step 4" in trial_words(TrialSummary(7, "pruned", (), {3: 40.0}, None, ""), {})
+    assert "pruned after step 4" in trial_words(TrialSummary(7, "pruned", {}, {3: 40.0}, None, ""), {})
+
+
+def test_words_of_a_trial_quote_no_names_and_keep_what_names_contain():
+    values = {"gate.eta": "[-2.0, 2.0]", "head.solver": '"a=b \\"c\\""', "learner.lam": "null"}
+    trial = TrialSummary(7, "finished", values, {0: 40.0}, 40.0)
+    shown = trial_words(trial, {"gate.eta": "eta", "head.solver": "solver", "learner.lam": "lam"})
+    assert shown.endswith('eta=[-2.0,2.0] solver=a=b "c" lam=null')
 
 
 def test_a_tied_field_follows():
-    config, changes = changed(URSL, LAMBDAS, {"learner.lam": "0.4"})
-    assert config == replace(URSL, learner=replace(URSL.learner, lam=0.4, gamma=0.4))
-    assert changes == ("learner.lam=0.4", "learner.gamma=0.4")
+    values = with_tied({"learner.lam": "0.4"}, LAMBDAS, URSL)
+    assert override(URSL, as_changes(values)) == replace(URSL, learner=replace(URSL.learner, lam=0.4, gamma=0.4))
+    assert as_changes(values) == ["learner.lam=0.4", "learner.gamma=0.4"]
 
 
 def test_fields_of_other_methods_are_searched_by_name_too():
@@ -360,10 +371,10 @@ def test_a_search_on_the_demo_data_runs_resumes_and_names_its_best_trial(typed, 
 
 def test_trials_are_listed_best_first_by_what_was_searched():
     found = [
-        TrialSummary(0, "finished", ("learner.lam=0.05", "learner.gamma=0.05"), {0: 80.0, 1: 50.0}, 50.0),
-        TrialSummary(1, "pruned", ("learner.lam=0.2", "learner.gamma=0.2"), {0: 64.0}, None),
-        TrialSummary(2, "finished", ("learner.lam=0.4", "learner.gamma=0.4"), {0: 90.0, 1: 60.0}, 60.0),
-        TrialSummary(3, "failed", (), {}, None, "training diverged at step 1"),
+        TrialSummary(0, "finished", {"learner.lam": "0.05", "learner.gamma": "0.05"}, {0: 80.0, 1: 50.0}, 50.0),
+        TrialSummary(1, "pruned", {"learner.lam": "0.2", "learner.gamma": "0.2"}, {0: 64.0}, None),
+        TrialSummary(2, "finished", {"learner.lam": "0.4", "learner.gamma": "0.4"}, {0: 90.0, 1: 60.0}, 60.0),
+        TrialSummary(3, "failed", {}, {}, None, "training diverged at step 1"),
     ]
     lines = search_text(found, Search(SPEC, LAMBDAS, None), 160).splitlines()[-4:]
     assert lines[:2] == ["trial 2  finished  60.0 %  lam=0.4", "trial 0  finished  50.0 %  lam=0.05"]
@@ -374,8 +385,8 @@ def test_trials_are_listed_best_first_by_what_was_searched():
 def test_a_trial_of_the_papers_space_takes_two_lines_of_a_narrow_terminal():
     plan = Search(SPEC, space_of([], "paper", SPEC.method), None)
     chosen = {d.field: d.values[-1] for d in plan.space if isinstance(d, Choice)}
-    _, changes = changed(SPEC.method, plan.space, chosen)
-    page = search_text([TrialSummary(11, "finished", changes, {0: 60.0}, 60.0)], plan, 80)
+    values = with_tied(chosen, plan.space, SPEC.method)
+    page = search_text([TrialSummary(11, "finished", values, {0: 60.0}, 60.0)], plan, 80)
     trial = page[page.index("trial 11") :].splitlines()
     assert len(trial) == 2 and max(map(len, page.splitlines())) <= 80
     assert "eta=[-2.0,2.0]" in trial[0] + trial[1] and "kind=adam" in trial[1] and "gamma" not in page

@@ -1,5 +1,6 @@
 """`osscl tune`: hyperparameter search on validation rows."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,7 +70,7 @@ def arguments(flags: Flags) -> list[str]:
 
 def run_search(search: "Search", options: Any, trials: int, max_minutes: float | None, command: Sequence[str]) -> None:
     from osscl.cli.show import console, quoted, watching
-    from osscl.tools.tune import best_trial, open_study, run_trials, trial_summaries
+    from osscl.tools.tune import as_changes, best_trial, open_study, run_trials, trial_summaries
 
     stopped = False
     try:
@@ -82,7 +83,7 @@ def run_search(search: "Search", options: Any, trials: int, max_minutes: float |
     leader = best_trial(found)
     if leader is not None:
         words = command or ["osscl", "run", "--spec", str(write_best(search, leader))]
-        settings = [word for change in leader.changes for word in ("--set", change)] if command else []
+        settings = [word for change in as_changes(leader.values) for word in ("--set", change)] if command else []
         typer.echo(f"best, trial {leader.number}: {quoted(*words, *settings)}")
     if stopped:
         raise Stopped
@@ -127,15 +128,17 @@ def trial_words(trial: "TrialSummary", names: dict[str, str]) -> str:
     """Number, state, last accuracy, values of the searched fields, and why it failed."""
     from osscl.cli.show import number
 
-    values = dict(change.split("=", 1) for change in trial.changes)
-    pairs = [
-        f"{name}={values[field].strip(chr(34)).replace(' ', '')}" for field, name in names.items() if field in values
-    ]
+    values = {field: json.loads(text) for field, text in trial.values.items()}
+    pairs = [f"{name}={_short(values[field])}" for field, name in names.items() if field in values]
     last = max(trial.by_step, default=None)
     accuracy = trial.final if trial.final is not None or last is None else trial.by_step[last]
     state = f"{trial.state} after step {last + 1}" if trial.state == "pruned" and last is not None else trial.state
     why = [f"({trial.why})"] if trial.why else []
     return "  ".join([f"trial {trial.number}", state, f"{number(accuracy)} %", " ".join(pairs), *why])
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def write_best(search: "Search", leader: "TrialSummary") -> Path:
@@ -145,10 +148,11 @@ def write_best(search: "Search", leader: "TrialSummary") -> Path:
     from osscl.config import override
     from osscl.runs.run import as_json
     from osscl.storage import write_text
+    from osscl.tools.tune import as_changes
 
     spec: RunSpec = replace(
         search.spec,
-        method=override(search.spec.method, leader.changes),
+        method=override(search.spec.method, as_changes(leader.values)),
         scenario=replace(search.spec.scenario, validation_share=0.0),
     )
     path = search.folder / f"best-{search.name}.json"

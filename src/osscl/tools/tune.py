@@ -162,14 +162,18 @@ def value_at(config: Any, field: str) -> Any:
     return value
 
 
-def changed(config: Config, space: Space, chosen: Mapping[str, str]) -> tuple[Config, tuple[str, ...]]:
-    """The config at one point of the space, and the changes that produce it."""
+def with_tied(chosen: Mapping[str, str], space: Space, config: Any) -> dict[str, str]:
+    """The chosen values and those of tied fields, as JSON by field."""
     values = dict(chosen)
     for field in (ties := _ties(space)):
         end = _end_of(field, ties)
         values[field] = values.get(end) or _as_json(value_at(config, end))
-    changes = tuple(f"{field}={text}" for field, text in values.items())
-    return override(config, changes), changes
+    return values
+
+
+def as_changes(values: Mapping[str, str]) -> list[str]:
+    """Values as they are written for --set."""
+    return [f"{field}={text}" for field, text in values.items()]
 
 
 def _ties(space: Space) -> dict[str, str]:
@@ -234,7 +238,7 @@ class TrialSummary:
 
     number: int
     state: str  # finished, pruned, failed or running
-    changes: tuple[str, ...]
+    values: Mapping[str, str]  # of the searched and tied fields, as JSON
     by_step: dict[int, float]  # accuracy in % on validation rows after each reported step, from 0
     final: float | None
     why: str = ""  # the reason why it failed
@@ -288,7 +292,7 @@ def trial_summaries(study: Any) -> list[TrialSummary]:
     states = {"COMPLETE": "finished", "PRUNED": "pruned", "RUNNING": "running", "FAIL": "failed"}
     return [
         TrialSummary(
-            trial.number, states[trial.state.name], tuple(trial.user_attrs.get("changes", ())),
+            trial.number, states[trial.state.name], trial.user_attrs.get("values", {}),
             dict(sorted(trial.intermediate_values.items())),
             trial.value if trial.state.name == "COMPLETE" else None, trial.user_attrs.get("why", ""),
         )
@@ -378,10 +382,11 @@ def _run_trial(study: Any, trial: Any, search: Search, options: Options) -> floa
     """The final accuracy of a trial. A trial that diverges, or whose values do not fit together, counts as failed."""
     try:
         try:
-            method, changes = changed(search.spec.method, search.space, trial.user_attrs["chosen"])
+            values = with_tied(trial.user_attrs["chosen"], search.space, search.spec.method)
+            method = override(search.spec.method, as_changes(values))
         except SpecError as error:  # values that are each allowed, but not together
             raise Diverged(str(error)) from None
-        trial.set_user_attr("changes", changes)
+        trial.set_user_attr("values", values)
         return _run_spec(study, trial, search, replace(search.spec, method=method), options)
     except Diverged as error:
         trial.set_user_attr("why", str(error))
