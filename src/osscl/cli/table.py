@@ -87,7 +87,7 @@ def show_request(request: opt.TableRequest, records: "dict[str, RunRecord]", for
     from osscl.paper.score import outcome
     from osscl.paper.tables import FIGURES, MAIN
     from osscl.report.curves import gate_svg
-    from osscl.report.paper_comparison import figure_table, main_results, paper_table
+    from osscl.report.paper_comparison import figure_runs, figure_table, main_results, paper_table
     from osscl.storage import write_text
 
     asked = request.table
@@ -106,7 +106,7 @@ def show_request(request: opt.TableRequest, records: "dict[str, RunRecord]", for
         raise UserError(
             f"nothing to draw in {svg}: no run of {asked.id} is recorded at schedule {request.schedule.name}"
         )
-    write_text(svg, gate_svg(made.title, made.notes[1], found.records))
+    write_text(svg, gate_svg(made.title, figure_runs(found, request.seeds), found.records))
     typer.echo(f"written to {svg}", err=True)
 
 

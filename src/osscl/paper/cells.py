@@ -92,7 +92,7 @@ class Table:
 
     @property
     def brief(self) -> str:
-        return self.short or self.heading.partition(":")[0]
+        return self.short or self.heading
 
     @property
     def all_notes(self) -> tuple[str, ...]:

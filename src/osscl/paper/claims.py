@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from osscl.methods.base import DEMO, PAPER, SMOKE, Schedule
-from osscl.paper.cells import Cell, Measure, cell_on_demo
+from osscl.paper.cells import LARGER, Cell, Measure, cell_on_demo
 from osscl.paper.plan import Records, record_for
 from osscl.paper.score import ENOUGH, ROUNDING, measured
 from osscl.paper.tables import cell_of
@@ -258,12 +258,10 @@ def _above(competitor: str) -> Claim:
 
 def _against_full_supervision(competitor: str) -> tuple[Comparison, ...]:
     """URSL with the larger P against a competitor with all labels."""
-    return tuple(
-        versus(table, f"{row}/ursl", f"all-labels/{competitor}")
-        for table, rows in FEW_LABELS.items()
-        for row in rows
-        if row.startswith("p10")
+    settings = (
+        versus(table, f"{row}/ursl", f"all-labels/{competitor}") for table, rows in FEW_LABELS.items() for row in rows
     )
+    return tuple(one for one in settings if (one.better.scenario.labeled_fraction or 0) >= LARGER)
 
 
 CLAIMS: tuple[Claim, ...] = (

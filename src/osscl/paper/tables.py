@@ -62,7 +62,8 @@ def main_table(
         changes = ICARL[main] if column == "icarl" else ()
         cells.append(Cell("all-labels", column, everything, column, changes, Published(*pair)))
     sizes = ", ".join(f"P={share:g} |M|={memory}" for share, memory in dict.fromkeys(row[:2] for row in rows))
-    return Table(id, "methods", with_ours(cells), (LABELS_ALONE,), of_paper, f" on {main}: {sizes}")
+    setting = f" on {main}: {sizes}"
+    return Table(id, "methods", with_ours(cells), (LABELS_ALONE,), of_paper, setting, f"methods on {main}")
 
 
 T1 = main_table(

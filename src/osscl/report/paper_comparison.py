@@ -350,8 +350,13 @@ def _shown_table(known: Records, shown: _Shown) -> ResultTable:
 
 def figure_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTable:
     """A figure of the paper as numbers."""
-    about = f"Schedule {found.schedule.name}, {seeds_told(found.seeds, seeds)}, n={len(found.records)}."
-    return curves.gate_table(f"{table.id}: {table.heading}", [about, *sentences(table.all_notes)], found.records)
+    notes = [figure_runs(found, seeds), *sentences(table.all_notes)]
+    return curves.gate_table(f"{table.id}: {table.heading}", notes, found.records)
+
+
+def figure_runs(found: Outcome, seeds: Sequence[int]) -> str:
+    """Which runs a figure shows."""
+    return f"Schedule {found.schedule.name}, {seeds_told(found.seeds, seeds)}, n={len(found.records)}."
 
 
 def _missing_notes(records: Sequence[RunRecord], recorded: Sequence[_Shown]) -> tuple[str, ...]:
