@@ -159,6 +159,7 @@ def raises(error):
         ("run digits --memory 20 --set scenario.memory=10",
          "--set scenario.memory and --memory set the same field: remove one of them"),
         ("runs nowhere", "nowhere not found; give the folder used as --out"),
+        ("data lst", "unknown command 'lst'; did you mean 'list'? allowed: list, fetch, verify"),
     ],
 )  # fmt: skip
 def test_a_refusal_says_what_is_wrong_and_what_is_allowed(refused, command, line):
@@ -168,8 +169,8 @@ def test_a_refusal_says_what_is_wrong_and_what_is_allowed(refused, command, line
 @pytest.mark.parametrize(
     ("named", "commands"),
     [
-        ("No such command 'bogus'; allowed: demo, list", "bogus"),
-        ("No such command 'bogus'; allowed: list, fetch", "data bogus"),
+        ("unknown command 'bogus'; allowed: demo, list", "bogus"),
+        ("unknown command 'bogus'; allowed: list, fetch", "data bogus"),
         ("--help", "--bogus | predict | data fetch"),
         ("name an experiment", "run | stream"),
         ("unknown experiment", "run '' | stream bogus"),

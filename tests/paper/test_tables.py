@@ -702,7 +702,7 @@ def test_wrong_arguments_of_claims_are_refused_in_one_line(refused, args, words)
 
 @pytest.mark.parametrize("command", ["figure", "experiments"])
 def test_old_commands_are_gone(refused, command):
-    refused(command, "F1", words="No such command")
+    refused(command, "F1", words="unknown command")
 
 
 def test_claims_use_all_records(osscl, world):

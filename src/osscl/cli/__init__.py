@@ -149,13 +149,11 @@ def _usage(error: Any) -> str:
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())
         sys.exit(0)
-    message = error.format_message().removesuffix(".")
-    if message.startswith("No such command"):
-        message = message.replace(". Did you mean", "; did you mean").removesuffix("?")
-        return f"{message}; allowed: {', '.join(error.ctx.command.list_commands(error.ctx))}"
-    if "'--seed'" in message and error.ctx is not None:
-        several = any(param.name == "seeds" for param in error.ctx.command.params)
+    param = getattr(error, "param", None)
+    if param is not None and param.name == "seed":
+        several = any(other.name == "seeds" for other in error.ctx.command.params)
         return f"--seed must be a non-negative integer{'; use --seeds for several, as in --seeds 0-2' * several}"
+    message = error.format_message().removesuffix(".")
     return f"{message}; see {error.ctx.command_path} --help" if error.ctx is not None else message
 
 

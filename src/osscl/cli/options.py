@@ -85,6 +85,13 @@ class GroupedHelp(TyperGroup):
             with formatter.section(panel):
                 formatter.write_dl(rows)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Refuse an unknown command as every other unknown name is refused."""
+        name = args[0]
+        if not ctx.resilient_parsing and not name.startswith("-") and self.get_command(ctx, name) is None:
+            raise unknown("command", name, self.list_commands(ctx))
+        return super().resolve_command(ctx, args)
+
 
 # ----- which cells
 
