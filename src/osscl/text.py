@@ -1,4 +1,4 @@
-"""Text from files and folders, made safe to print and for spreadsheets."""
+"""Text from files and folders, made safe to print and for spreadsheets; numbers with their nouns."""
 
 import contextlib
 import sys
@@ -34,6 +34,11 @@ def printable_lines(text: str) -> str:
 def csv_text(text: str) -> str:
     """Text for a cell of a CSV file that no spreadsheet interprets as a formula. Not for numbers."""
     return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def counted(n: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun, as in: 1 run, 2,000 runs."""
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
 
 
 class GuardedStream:

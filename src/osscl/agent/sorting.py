@@ -26,7 +26,7 @@ from osscl.learn.grouping import find_groups, group, largest_first, sample_of
 from osscl.learn.linear_head import center_and_normalize
 from osscl.runs.model import Model
 from osscl.storage import draft_folder
-from osscl.text import csv_text
+from osscl.text import counted, csv_text
 
 UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
 LONGEST_NAME = 255  # bytes
@@ -272,7 +272,7 @@ def contact_sheet(
 
 
 def _count(n: int) -> str:
-    return f"{n} picture{'s' * (n != 1)}" + (f", the first {MOST_SHOWN} shown" if n > MOST_SHOWN else "")
+    return counted(n, "picture") + (f", the first {MOST_SHOWN} shown" if n > MOST_SHOWN else "")
 
 
 def sheet_of(pictures: Sequence[SortedPicture]) -> str:

@@ -15,7 +15,7 @@ import typer
 from osscl.cli.options import Device
 from osscl.cli.specs import Changes
 from osscl.errors import Locked, Stopped, UserError
-from osscl.text import printable
+from osscl.text import counted, printable
 
 if TYPE_CHECKING:
     from osscl.agent.classifier import ContinualClassifier
@@ -353,7 +353,6 @@ def _embed(
     learner: "PhotoLearner", labeled: Path | None, unlabeled: list[Path] | None, check_time: Callable[[], None]
 ) -> ReadStep:
     from osscl.agent.photos import image_digests
-    from osscl.cli.show import counted
     from osscl.data.folders import FileList, list_labeled, list_unlabeled, require_every_class
 
     given = list_labeled(labeled) if labeled is not None else FileList(())
@@ -396,8 +395,6 @@ def _require_one_class_each(digests: Sequence[int], labels: Sequence[str], files
 
 def _learned_before(learned: Sequence[str | None], read: ReadStep) -> list[str]:
     """Notes on images learned before: how many, and which ones changed their class."""
-    from osscl.cli.show import counted
-
     rows = [row for row, name in enumerate(learned) if name is not None]
     notes = [f"{counted(len(rows), 'image')} learned before"] if rows else []
     moved = [row for row in rows if learned[row] != read.step.labels[row]]
@@ -418,14 +415,12 @@ def _refuse_second_names(known: Sequence[str], learned: Sequence[str | None], re
 def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str]) -> None:
     """Print what the step contains, and warnings about it."""
     from osscl.agent.network import NetworkLearner
-    from osscl.cli.show import counted
 
     new, others = len({*labels} - {*made.class_names}), len(step.unlabeled)
     further = sorted({*labels} & {*made.class_names})
     more = f", more of {printable(', '.join(further))}" if further else ""
-    typer.echo(
-        f"{new} new class{'es' * (new != 1)}{more}; {counted(len(labels), 'labelled image')}, {others} unlabelled"
-    )
+    taught = f"{counted(len(labels), 'labelled image')}, {others} unlabelled"
+    typer.echo(f"{counted(new, 'new class', 'new classes')}{more}; {taught}")
     for warning in _doubtful(labels, made.class_names):
         typer.echo(warning)
     if isinstance(made.learner, NetworkLearner):

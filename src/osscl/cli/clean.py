@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from osscl.text import counted
+
 CACHES = {
     "decoded data": "decoded", "reference networks": "references", "embeddings": "embeddings",
     "thumbnails": "thumbnails", "index of records": "records.sqlite",
@@ -28,7 +30,7 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
 ) -> None:
     """Show the space used by caches and leftovers, and delete them if confirmed. Records, specs and models are kept."""
-    from osscl.cli.show import console, counted, new_table
+    from osscl.cli.show import console, new_table
     from osscl.errors import UserError
     from osscl.places import cache_dir
 

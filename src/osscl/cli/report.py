@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from osscl.errors import DataError, UserError, unknown
-from osscl.text import printable
+from osscl.text import counted, printable
 
 if TYPE_CHECKING:
     from osscl.data.images import ImageBank
@@ -92,7 +92,7 @@ def write_page(records: "Sequence[RunRecord]", target: Path, data: Path | None, 
 
     page = build_page(records, banks_of(records, data), compare_with_paper(records), refresh=refresh)
     write_text(target, page)
-    many = f"{len(records)} record{'s' * (len(records) != 1)}"
+    many = counted(len(records), "record")
     typer.echo(f"Wrote {target}: {many}, {len(page.encode()) / 1e6:.1f} MB")
 
 

@@ -62,11 +62,6 @@ def new_table(*columns: str, caption: str | None = None) -> SafeTable:
     return made
 
 
-def counted(n: int, noun: str, plural: str | None = None) -> str:
-    """1 run, 2 runs."""
-    return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
-
-
 def quoted(*words: str | Path) -> str:
     """A command line to copy, quoted for the shell."""
     return shlex.join(map(str, words))

@@ -9,6 +9,7 @@ import typer
 from osscl.cli import options as opt
 from osscl.cli.specs import ScheduleName
 from osscl.errors import SpecError, UserError
+from osscl.text import counted
 
 if TYPE_CHECKING:
     from osscl.paper.plan import Cost
@@ -74,8 +75,6 @@ def table(
     if made.diverged is not None:
         raise made.diverged
     if made.locked:
-        from osscl.cli.show import counted
-
         are = "is" if made.locked == 1 else "are"
         line = f"{counted(made.locked, 'run')} {are} locked by another process; run the same command again later"
         typer.echo(f"osscl: {line}", err=True)
@@ -129,7 +128,6 @@ def show_table(table: "ResultTable", format: str) -> None:
 
 def show_plan(request: opt.TableRequest, recorded: opt.Recorded, execution: opt.ExecutionOptions) -> None:
     """Print the runs of a request and the expected cost of those that are missing."""
-    from osscl.cli.show import counted
     from osscl.paper.plan import cells_by_run
     from osscl.report.formats import Column, ResultTable
 
@@ -168,7 +166,6 @@ def _state(
 
 def minutes_words(cost: "Cost", runs: int) -> str:
     """Expected minutes, and the number of runs without a record to estimate from."""
-    from osscl.cli.show import counted
 
     if cost.unknown == runs:
         return "no record to estimate from" if runs else "0"

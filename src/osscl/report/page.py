@@ -25,6 +25,7 @@ from osscl.report.paper_comparison import PaperComparison
 from osscl.report.thumbnails import Strip, StripImages, Tile, strips_of
 from osscl.runs.record import GateRecord, RunRecord
 from osscl.runs.spec import spec_to_plain
+from osscl.text import counted
 
 DEMO_MARK = '<meta name="osscl-report" content="demo">'  # the demo may overwrite a page that has it
 STORY = {"result": "Result", "steps": "Steps", "forgetting": "Forgetting", "gate": "Gate"}
@@ -92,7 +93,7 @@ def build_page(
         demo=demo,
         demo_mark=Markup(DEMO_MARK),
         refresh=refresh,
-        counts=", ".join(f"{number} {word}{'s' * (number != 1)}" for number, word in numbers if number),
+        counts=", ".join(counted(number, word) for number, word in numbers if number),
         rows={name: row_words(name) for name in dict.fromkeys((*ROWS, *CONFIGURATIONS)) if name in methods},
         sections=(sections | {"method": "Method", "runs": "Runs"}).items(),
         conclusion=chapters[data["opening"]]["conclusion"],

@@ -17,6 +17,7 @@ from osscl.runs.model import read_entry
 from osscl.serve.answers import NextLabel, RefusedRequest, TeachingState
 from osscl.serve.next_step import SERVE_FOLDER, PendingStep, write_status
 from osscl.storage import is_locked, read_sealed, write_text
+from osscl.text import counted
 
 SECONDS_BETWEEN_EVENTS = 0.2
 SECONDS_BETWEEN_SIGNS = 10.0  # between keep-alive messages, while nothing changes
@@ -79,7 +80,7 @@ class Teaching:
     def _require_idle(self) -> None:
         now = self._state()
         if now.state == "running":
-            words = f"{now.pictures} picture{'s' * (now.pictures != 1)} of {', '.join(now.classes)}"
+            words = f"{counted(now.pictures, 'picture')} of {', '.join(now.classes)}"
             raise RefusedRequest(409, f"the agent is being taught {words}: wait, or stop it", running=asdict(now))
 
     def state(self) -> TeachingState:
