@@ -64,10 +64,24 @@ def test_every_class_shows_the_step_that_added_it():
     assert {card.name: card.facts for card in cards} == {"cat": "since step 1", "owl": "since step 2", "wolf": ""}
 
 
+def test_a_step_is_worded_by_its_classes_or_by_what_was_changed():
+    assert step("cat", "a, b", further=("owl", "fox")).words == "cat, a, b; more of owl, fox"
+    assert step(further=("owl",)).words == "more of owl" and HISTORY[2].words == "renamed dog to wolf"
+    assert step().words == "unlabelled images only"
+
+
 def test_steps_are_a_table():
     rows = [[value_text(value) for value in row] for row in step_table(HISTORY).rows]
-    assert rows[1][:6] == ["2", "owl, more of cat", "30", "100", "40", "92.5"]
+    assert rows[1][:6] == ["2", "owl; more of cat", "30", "100", "40", "92.5"]
     assert rows[2][:6] == ["3", "renamed dog to wolf", "—", "—", "—", "—"]
+
+
+def test_an_accuracy_on_no_images_is_missing_rather_than_0():
+    unmeasured = step("cat", choice=HeadChoice("means", 0, 0.0, 0.0, 0.0))
+    assert [column.name for column in step_table([unmeasured]).columns][5:] == ["seconds", "date"]
+    assert value_text(step_table([unmeasured, *HISTORY]).rows[0][5]) == "—"
+    assert "was not measured" in agent_conclusion([unmeasured], ["cat"])
+    assert step_numbers([unmeasured]).keys() == {"known"}
 
 
 def test_only_what_was_measured_is_drawn():

@@ -25,7 +25,7 @@ from osscl.config import plain
 from osscl.errors import DataError, UserError
 from osscl.learn.unknown import FEW
 from osscl.storage import draft_folder, refuse_to_overwrite, write_state
-from osscl.text import printable
+from osscl.text import counted, printable
 from osscl.vision.pretrained import LITE0, encoder_files, write_lite0
 
 CONFIG, CARD, KIND = "config.json", "README.md", "osscl-agent"
@@ -251,17 +251,17 @@ def _steps(agent: ContinualClassifier) -> str:
 
 
 def _step_row(number: int, step: LearnedStep) -> str:
-    what = step.edit or ", ".join((*step.classes, *(f"more {name}" for name in step.further))) or "unlabelled images"
-    tried = step.choice is not None and step.choice.tried
-    accuracy = f"{step.choice.agent:.1f} % (n = {step.choice.tried})" if step.choice is not None and tried else "—"
-    return f"| {number} | {step.date[:10]} | {_cell(what)} | {step.labeled} | {step.unlabeled} | {accuracy} |"
+    made = step.measured
+    accuracy = "—" if made is None else f"{made.agent:.1f} % (n = {made.tried})"
+    labeled, unlabeled, _ = ("—" if count is None else count for count in step.counts)
+    return f"| {number} | {step.date[:10]} | {_cell(step.words)} | {labeled} | {unlabeled} | {accuracy} |"
 
 
 def _origin(model: PhotoModel, licence: str | None) -> str:
     name, views = public_name(model.learner.settings.encoder), model.learner.settings.views
     terms = licence if licence is not None else "not known to osscl; see the source of the encoder"
     encoder = _wrapped(
-        f"Encoder: `{_cell(name)}`, frozen, {views} view{'s' * (views > 1)} of each image. Licence of its weights:",
+        f"Encoder: `{_cell(name)}`, frozen, {counted(views, 'view')} of each image. Licence of its weights:",
         f"{_cell(terms)}.",
     )
     contents = _wrapped(

@@ -63,6 +63,35 @@ class LearnedStep:
     choice: HeadChoice | None = None  # with a pretrained encoder
     edit: str = ""  # a change that learned nothing, such as "renamed cat to tiger"
 
+    @property
+    def words(self) -> str:
+        """What it learned or changed, such as: owl; more of cat."""
+        if self.edit:
+            return self.edit
+        more = [f"more of {', '.join(self.further)}"] if self.further else []
+        return "; ".join([*([", ".join(self.classes)] if self.classes else []), *more]) or "unlabelled images only"
+
+    @property
+    def counts(self) -> tuple[int | None, int | None, int | None]:
+        """Labelled and unlabelled images, and how many of these look known; a change learns from none."""
+        return (None, None, None) if self.edit else (self.labeled, self.unlabeled, self.let_in)
+
+    @property
+    def measured(self) -> HeadChoice | None:
+        """Its accuracies, where labelled images could be left out."""
+        return self.choice if self.choice is not None and self.choice.tried else None
+
+    @property
+    def accuracies(self) -> tuple[float | None, float | None, float | None]:
+        """Of the agent, class means and discriminants on images left out, in percent."""
+        made = self.measured
+        return (None, None, None) if made is None else (made.agent, made.class_means, made.discriminants)
+
+    @property
+    def minute(self) -> str:
+        """When it was learned, such as: 2026-07-31 14:05."""
+        return self.date[:16].replace("T", " ")
+
 
 def summarize_step(given: StepInput, known: Sequence[str], outcome: StepOutcome, device: torch.device) -> LearnedStep:
     """The history row of a step learned by an agent that knew the classes `known`."""

@@ -10,13 +10,12 @@ import typer
 from osscl.cli.agent import Agent, report_problems
 from osscl.cli.options import Device
 from osscl.errors import UserError, unknown
-from osscl.text import printable
+from osscl.text import counted, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from osscl.agent.classifier import ContinualClassifier
-    from osscl.agent.store import LearnedStep
     from osscl.runs.model import Evaluation
 
 WIDE = 120  # columns of a terminal that has room for the times of steps
@@ -76,19 +75,15 @@ def show_history(made: "ContinualClassifier") -> None:
     """Print the steps of an agent, its settings, and warnings."""
     from osscl.cli.show import DASH, console, new_table, number
 
-    has_choices, width = any(step.choice is not None for step in made.history), console().width
+    has_choices, width = any(step.measured for step in made.history), console().width
     columns = ("left-out %", "class means", "discriminants")[: 0 if not has_choices else 3 if width >= MEDIUM else 1]
     when = ("seconds", "date") if width >= WIDE else ()
     shown = new_table("step", "classes", "labelled", "unlabelled", "look known", *columns, *when)
     for i, step in enumerate(made.history, start=1):
-        let_in = DASH if step.let_in is None else str(step.let_in)
-        choice = step.choice
-        accuracies = (None,) * 3 if choice is None else (choice.agent, choice.class_means, choice.discriminants)
-        cells = [number(value) for value in accuracies][: len(columns)]
-        seconds = "" if step.edit else f"{step.seconds:.0f}"
-        counts = ("", "", "") if step.edit else (str(step.labeled), str(step.unlabeled), let_in)
-        times = (seconds, step.date[:16].replace("T", " ")) if when else ()
-        shown.add_row(str(i), _classes_of(step), *counts, *cells, *times)
+        cells = [number(value) for value in step.accuracies][: len(columns)]
+        counts = [DASH if count is None else str(count) for count in step.counts]
+        times = ("" if step.edit else f"{step.seconds:.0f}", step.minute) if when else ()
+        shown.add_row(str(i), printable(step.words), *counts, *cells, *times)
     console().print(shown)
     typer.echo(_settings_line(made))
     for warning in warnings_about(made):
@@ -106,7 +101,7 @@ def _settings_line(made: "ContinualClassifier") -> str:
     from osscl.agent.network import NetworkLearner
 
     count, learner = len(made.class_names), made.learner
-    start = f"{count} class{'es' * (count != 1)}; "
+    start = f"{counted(count, 'class', 'classes')}; "
     if isinstance(learner, NetworkLearner):
         assert learner.setting is not None
         images, recipe = learner.setting.images, learner.recipe
@@ -117,7 +112,7 @@ def _settings_line(made: "ContinualClassifier") -> str:
         )
     settings = learner.settings
     return start + (
-        f"encoder {settings.encoder}, {settings.views} view{'s' * (settings.views > 1)}; "
+        f"encoder {settings.encoder}, {counted(settings.views, 'view')}; "
         f"memory {settings.memory}, reject {100 * settings.reject:g} %"
     )
 
@@ -144,15 +139,6 @@ def warnings_about(made: "ContinualClassifier") -> list[str]:
             "reliable with a larger pile"
         )
     return found
-
-
-def _classes_of(step: "LearnedStep") -> str:
-    """The new classes of a step, and the known ones that got more images; or what was changed."""
-    from osscl.cli.show import DASH
-
-    more = [f"more of {', '.join(step.further)}"] if step.further else []
-    parts = [step.edit] if step.edit else [*([", ".join(step.classes)] if step.classes else []), *more]
-    return printable("; ".join(parts)) or DASH
 
 
 def _tested(made: "ContinualClassifier", folder: Path) -> "tuple[Path, Evaluation, dict[str, float]]":

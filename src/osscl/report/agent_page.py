@@ -13,6 +13,7 @@ from osscl.agent.knowledge import Knowledge
 from osscl.agent.store import LearnedStep, history_of
 from osscl.report.formats import Column, Number, ResultTable, environment, to_html
 from osscl.report.page import page_part
+from osscl.text import counted
 
 PICTURES = 1_500_000  # bytes of JPEG on a page
 PER_CLASS = 6
@@ -51,17 +52,16 @@ def agent_conclusion(history: Sequence[LearnedStep], classes: Sequence[str], kno
     """How much it knows, and how well it does on labelled images that were left out."""
     steps = [step for step in history if not step.edit]
     labeled = sum(step.labeled for step in steps) if knowledge is None else round(float(knowledge.sums.counts.sum()))
-    known = (
-        f"{_count(len(classes), 'class')} after {_count(len(steps), 'step')} and {_count(labeled, 'labelled image')}"
-    )
-    choices = [step.choice for step in history if step.choice is not None]
+    learned = f"{counted(len(steps), 'step')} and {counted(labeled, 'labelled image')}"
+    known = f"{counted(len(classes), 'class', 'classes')} after {learned}"
+    choices = [step.measured for step in history if step.measured is not None]
     if not choices:
         return f"The agent knows {known}. Its accuracy was not measured; to do so, run osscl inspect --on DIR."
     last = choices[-1]
     gap = last.agent - last.class_means
     beside = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}" if abs(gap) >= 0.05 else "level with"
     return (
-        f"The agent knows {known}. It names {last.agent:.1f} % of {_count(last.tried, 'labelled image')} correctly "
+        f"The agent knows {known}. It names {last.agent:.1f} % of {counted(last.tried, 'labelled image')} correctly "
         f"when each is left out, {beside} the nearest class mean ({last.class_means:.1f} %)."
     )
 
@@ -75,7 +75,7 @@ def class_cards(classes: Sequence[str], history: Sequence[LearnedStep], knowledg
     pictures = example_pictures(knowledge)
     cards = []
     for name in classes:
-        labeled = _count(counts[name], "labelled image") if name in counts else None
+        labeled = counted(counts[name], "labelled image") if name in counts else None
         step = f"since step {since[name]}" if name in since else None  # a renamed class came with none
         facts = ", ".join(word for word in (labeled, step) if word)
         cards.append(ClassCard(name, facts, tuple(map(_uri, pictures.get(name, ())))))
@@ -122,12 +122,8 @@ def step_table(history: Sequence[LearnedStep]) -> ResultTable:
     )  # fmt: skip
     rows = []
     for i, step in enumerate(history, start=1):
-        made = step.choice
-        accuracies = (None,) * 3 if made is None else (made.agent, made.class_means, made.discriminants)
-        numbers = [None if value is None else Number(value) for value in accuracies]
-        words = step.edit or ", ".join([*step.classes, *(f"more of {name}" for name in step.further)]) or None
-        counts = (None,) * 3 if step.edit else (step.labeled, step.unlabeled, step.let_in)
-        rows.append((i, words, *counts, *numbers, Number(step.seconds), step.date[:16].replace("T", " ")))
+        numbers = [None if value is None else Number(value) for value in step.accuracies]
+        rows.append((i, step.words, *step.counts, *numbers, Number(step.seconds), step.minute))
     return ResultTable("Steps", columns, rows).without_empty_columns()
 
 
@@ -142,7 +138,7 @@ def calibration_words(entry: Mapping[str, Any], knowledge: Knowledge | None) -> 
     below = int((known.scores < limit).sum())
     return (
         f"An image is called unknown when it scores lower than {100 * (1 - reject):g} % of known images. Of "
-        f"{_count(scores, 'labelled image')}, each left out, {below} ({100 * below / scores:.1f} %) would be rejected."
+        f"{counted(scores, 'labelled image')}, each left out, {below} ({100 * below / scores:.1f} %) would be rejected."
     )
 
 
@@ -162,19 +158,10 @@ def calibration_numbers(entry: Mapping[str, Any], knowledge: Knowledge | None) -
 
 def step_numbers(history: Sequence[LearnedStep]) -> dict[str, dict[str, list[float | None]]]:
     """What the page draws: accuracies in % and the share of the pile that looks known, by step."""
-    choices = [step.choice for step in history]
-    accuracy = {
-        "agent": [None if one is None else one.agent for one in choices],
-        "class means": [None if one is None else one.class_means for one in choices],
-        "discriminants": [None if one is None else one.discriminants for one in choices],
-    }
+    names = "agent", "class means", "discriminants"
+    accuracy = {name: [step.accuracies[i] for step in history] for i, name in enumerate(names)}
     known = [step.let_in / step.unlabeled if step.let_in is not None and step.unlabeled else None for step in history]
     drawn = {"accuracy": accuracy, "known": {"looks known": known}}
     return {
         name: some for name, some in drawn.items() if any(value is not None for line in some.values() for value in line)
     }
-
-
-def _count(number: int, word: str) -> str:
-    plural = f"{word}es" if word.endswith("ss") else f"{word}s"
-    return f"{number:,} {word if number == 1 else plural}"

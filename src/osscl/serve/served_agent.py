@@ -14,7 +14,7 @@ from osscl.agent.classifier import ContinualClassifier, learner_from_entry
 from osscl.agent.embeddings import Source, file_key, work_on
 from osscl.agent.examples import digest_of_key
 from osscl.agent.photos import PhotoLearner, PhotoModel
-from osscl.agent.store import HeadChoice, LearnedStep, contents_of, earlier_models, go_back, history_of, model_file
+from osscl.agent.store import LearnedStep, contents_of, earlier_models, go_back, history_of, model_file
 from osscl.data.pictures import Picture
 from osscl.errors import DataError, UserError
 from osscl.runs.model import read_entry
@@ -184,7 +184,7 @@ class ServedAgent:
             except (DataError, KeyError, TypeError, ValueError):
                 continue
             if steps and contents_of(entry) != own:
-                found.append(EarlierModel(name, len(steps), words_of(steps[-1]), classes))
+                found.append(EarlierModel(name, len(steps), steps[-1].words, classes))
         return found
 
     def left_out(self) -> Accuracy | None:
@@ -208,22 +208,16 @@ class ServedAgent:
 
 def _row(number: int, step: LearnedStep) -> HistoryStep:
     return HistoryStep(
-        number, words_of(step), step.labeled, step.unlabeled, step.let_in, accuracy_of(step.choice), step.date,
+        number, step.words, step.labeled, step.unlabeled, step.let_in, accuracy_of(step), step.date,
         bool(step.edit),
     )  # fmt: skip
 
 
-def words_of(step: LearnedStep) -> str:
-    """What a step changed, in a few words."""
-    more = [f"more of {', '.join(step.further)}"] if step.further else []
-    parts = [step.edit] if step.edit else [*([", ".join(step.classes)] if step.classes else []), *more]
-    return "; ".join(parts) or "unlabelled pictures only"
-
-
-def accuracy_of(choice: HeadChoice | None) -> Accuracy | None:
-    return None if choice is None or not choice.tried else Accuracy(choice.agent, choice.class_means, choice.tried)
+def accuracy_of(step: LearnedStep) -> Accuracy | None:
+    made = step.measured
+    return None if made is None else Accuracy(made.agent, made.class_means, made.tried)
 
 
 def left_out_accuracy(history: list[LearnedStep]) -> Accuracy | None:
     """The accuracy in the newest step that measured it."""
-    return next((made for step in reversed(history) if (made := accuracy_of(step.choice)) is not None), None)
+    return next((made for step in reversed(history) if (made := accuracy_of(step)) is not None), None)
