@@ -2,7 +2,9 @@
 
 import csv
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -217,7 +219,7 @@ def test_trials_are_left_out_and_decide_nothing_on_request(how, change):
     assert found(HELPS, *records) == [Finding(HELPS, None, None, (), HELPS.comparisons)]
     (finding,) = found(HELPS, *records, trials=True)
     assert finding.verdict.kind == "tried" and [one.seeds for one in finding.compared] == [(0, 1, 2)]
-    assert summary([finding]) == "1 claims: 1 tried."
+    assert summary([finding]) == "1 claim: 1 tried."
     known = {one.id: one for one in records}
     left_out, shown = (claims_table(sorted_findings(known, t), known, t) for t in (False, True))
     assert "Over 0 of 6 records. Left out: 6 " in left_out.notes[1] and "Tried: 6 " in shown.notes[1]
@@ -310,15 +312,46 @@ def test_a_summary_comes_first_and_blocks_fit_the_terminal(typed, on_disk, monke
     lines, words = shown.splitlines(), " ".join(shown.split())
     assert (code, errors) == (0, "") and max(map(len, lines)) <= width and len(lines) < 110
     others = len(CLAIMS) - sum(bool(found(claim, *pairs(HELPS, [1.0]))[0].compared) for claim in CLAIMS)
-    counts = f"{len(CLAIMS)} claims: 1 hold, 2 undecided at paper; 3 undecided at short; {others} without a pair."
-    counts += " A claim counts at each schedule that has pairs for it."
-    assert words.startswith(f"{counts} L_TD helps: holds at paper ") and "Over 8 of 8 records." in words
-    assert "T4 all-losses/ursl − without-td/ursl: +2.0 ± 1.0 (n=3), seeds 0, 1, 2; paper's +2.0" in words
+    counts = f"{len(CLAIMS)} claims: 1 holds, {len(CLAIMS) - 1 - others} undecided, {others} without pairs."
+    assert (
+        lines[:2] == [counts, ""]
+        and words.startswith(f"{counts} L_TD helps: holds at paper ")
+        and "Over 8 of 8 records." in words
+    )
+    assert "T4 all-losses/ursl − without-td/ursl: +2.0 ± 1.0 (n=3), seeds 0-2; paper's +2.0" in words
     assert "L_TD helps: undecided at short T4 all-losses/ursl − without-td/ursl: +1.0 (n=1), seed 0 needs T4" in words
     assert "rainbow is level with random: undecided, needs T15, seeds 0-2" in words
     assert all(claim.statement in words for claim in CLAIMS)
     for format in ("markdown", "latex"):
         assert counts in typed("claims", "--results", results, "--format", format)[1]
+
+
+def test_the_summary_counts_each_claim_once_by_what_says_most():
+    random, high = BY_STATEMENT["random beats high confidence"], BY_STATEMENT["high confidence beats low"]
+    longer = replace(SHORT, name="longer", share=0.9)
+    records = [
+        *pairs(HELPS, [1.0, 2.0, 3.0]), *pairs(HELPS, [-1.0] * 3, schedule=SHORT),  # the paper's schedule decides
+        *pairs(random, [1.0]), *pairs(random, [-1.0] * 3, schedule=SHORT),  # decided at the shorter one only
+        *pairs(high, [1.0] * 3, schedule=SHORT), *pairs(high, [-1.0] * 3, schedule=longer),
+    ]  # fmt: skip
+    told = summary(findings([HELPS, random, high, BY_STATEMENT["rainbow is level with random"]], by_id(records)))
+    assert told == "4 claims: 1 holds, 2 refuted, 1 without pairs."
+    assert summary(findings([HELPS, random], by_id(reversed(records)))) == "2 claims: 1 holds, 1 refuted."
+    assert summary(findings([HELPS], {})) == "1 claim: 1 without pairs."
+
+
+def by_id(records):
+    return {one.id: one for one in records}
+
+
+@pytest.mark.parametrize("schedule", [None, "short", "smoke", "paper"])
+def test_the_first_line_of_claims_fits_80_columns_and_adds_up(typed, monkeypatch, schedule):
+    monkeypatch.setenv("COLUMNS", "80")
+    results = Path(__file__).parents[2] / "results"
+    asked = [] if schedule is None else ["--schedule", schedule]
+    first, second, *_ = typed("claims", "--results", results, *asked)[1].splitlines()
+    whole, *parts = map(int, re.findall(r"\d+", first))
+    assert len(first) <= 80 and second == "" and first.endswith(".") and whole == len(CLAIMS) == sum(parts)
 
 
 def test_every_row_of_claims_is_complete(typed, on_disk):
@@ -372,7 +405,7 @@ def test_a_page_of_trials_has_no_claims_and_says_why(how):
     assert tried.tables and not tried.claims and not tried.values
     assert "The paper's claims are left out: " in tried.notes[-1]
     real = compare_with_paper([*pairs(HELPS, [1.0] * 3), *pairs(HELPS, [-9.0] * 3, **how)])
-    assert real.claims["paper"].rows[0][1].kind == "holds" and " 1 hold, " in real.summary
+    assert real.claims["paper"].rows[0][1].kind == "holds" and " 1 holds, " in real.summary
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """`osscl compare` and `claims`: methods compared on pairs of runs with identical streams."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -12,7 +12,7 @@ import typer
 from osscl.cli import options as opt
 from osscl.cli.table import show_table
 from osscl.errors import SpecError, UserError, unknown
-from osscl.text import printable
+from osscl.text import counted, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,7 +120,7 @@ def few_pairs(found: "Sequence[Pairs]", measure: str, confidence: float) -> list
         differ = difference.wins + difference.losses
         ties = difference.n - differ
         if difference.n and difference.sign_test(confidence) is None:
-            tied = f", {ties} tie{'s' * (ties > 1)}" if ties else ""
+            tied = f", {counted(ties, 'tie')}" if ties else ""
             lines.append(f"{differ} of {difference.n} differ{tied} ({schedule_names(pairs)})")
     return lines
 
@@ -231,6 +231,7 @@ def _show_claims(found: "Sequence[Finding]", summary: str, notes: Sequence[str])
     import textwrap
 
     from osscl.cli.show import console
+    from osscl.report.paper_comparison import claim_lines
 
     width = console().width
 
@@ -243,27 +244,8 @@ def _show_claims(found: "Sequence[Finding]", summary: str, notes: Sequence[str])
     echo(summary)
     typer.echo()
     for finding in found:
-        for indent, line in _claim_lines(finding):
+        for indent, line in claim_lines(finding):
             echo(line, indent, hanging=4)
     typer.echo()
     for note in notes:
         echo(note)
-
-
-def _claim_lines(finding: "Finding") -> Iterator[tuple[int, str]]:
-    """The lines of a claim and their indents: verdict, comparisons, and what it needs to be decided."""
-    from osscl.report.formats import verdict_text
-    from osscl.report.paper_comparison import difference_number, needs_words, published_difference, schedule_words
-
-    claim, verdict, needs = finding.claim.statement, verdict_text(finding.verdict), needs_words(finding.needs)
-    if not finding.compared:
-        yield 0, f"{claim}: {verdict}, needs {needs}"
-        return
-    yield 0, f"{claim}: {verdict} at {schedule_words(finding)}"
-    for one in finding.compared:
-        theirs = published_difference(one, finding)
-        beside = "" if theirs is None else f"; paper's {theirs}"
-        seeds = f"seed{'s' * (len(one.seeds) > 1)} {', '.join(map(str, one.seeds))}"
-        yield 2, f"{one.comparison.words}: {difference_number(one, finding)}, {seeds}{beside}"
-    if needs:
-        yield 2, f"needs {needs}"

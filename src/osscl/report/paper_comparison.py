@@ -20,11 +20,13 @@ from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_ro
 from osscl.paper.verdict import VerdictKind
 from osscl.report import curves
 from osscl.report.chapters import FEW_UPDATES, is_shortened, mean_number
-from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
+from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, verdict_text
 from osscl.report.naming import device_words
 from osscl.runs.record import RunRecord
+from osscl.text import counted
 
 CLAIM_ORDER: tuple[VerdictKind, ...] = ("holds", "refuted", "tried", "undecided")
+PLURALS: dict[VerdictKind, str] = {"holds": "hold"}
 QUANTITIES: dict[Quantity, tuple[str, int]] = {  # unit and decimals of a difference
     "accuracy": ("", 1),
     "minutes": ("min", 1),
@@ -226,23 +228,37 @@ def needs_words(needs: Needs | None) -> str | None:
     return f"{', '.join(needs.tables)}, {seeds_words(needs.seeds)}{timed}"
 
 
+def claim_lines(finding: Finding) -> Iterator[tuple[int, str]]:
+    """A finding as lines of text and their indents: verdict, comparisons, and what is needed to decide it."""
+    claim, verdict, needs = finding.claim.statement, verdict_text(finding.verdict), needs_words(finding.needs)
+    if not finding.compared:
+        yield 0, f"{claim}: {verdict}, needs {needs}"
+        return
+    yield 0, f"{claim}: {verdict} at {schedule_words(finding)}"
+    for one in finding.compared:
+        theirs = published_difference(one, finding)
+        paper = "" if theirs is None else f"; paper's {theirs}"
+        yield 2, f"{one.comparison.words}: {difference_number(one, finding)}, {seeds_words(one.seeds)}{paper}"
+    if needs:
+        yield 2, f"needs {needs}"
+
+
 def summary(found: Sequence[Finding]) -> str:
-    """One line: how many claims there are, and the verdicts at each schedule; a claim may have pairs at several."""
-    by_schedule: dict[str, list[VerdictKind]] = {}
+    """One line that counts each claim once, by the finding that says most about it."""
+    by_claim: dict[str, list[Finding]] = {}
     for finding in found:
-        if finding.schedule is not None and not finding.is_trial:
-            by_schedule.setdefault(schedule_words(finding), []).append(finding.verdict.kind)
-    parts = [f"{_counts(kinds)} at {name}" for name, kinds in by_schedule.items()]
-    tried = len({finding.claim.statement for finding in found if finding.is_trial})
-    alone = sum(finding.schedule is None for finding in found)
-    parts += [f"{count} {words}" for count, words in ((tried, "tried"), (alone, "without a pair")) if count]
-    several = " A claim counts at each schedule that has pairs for it." if len(by_schedule) > 1 else ""
-    return f"{len({finding.claim.statement for finding in found})} claims: {'; '.join(parts)}.{several}"
+        by_claim.setdefault(finding.claim.statement, []).append(finding)
+    most = [min(some, key=_most_telling_first) for some in by_claim.values()]
+    kinds = [finding.verdict.kind for finding in most if finding.schedule is not None]
+    parts = [counted(kinds.count(kind), kind, PLURALS.get(kind, kind)) for kind in CLAIM_ORDER if kind in kinds]
+    alone = [f"{len(most) - len(kinds)} without pairs"] if len(most) > len(kinds) else []
+    return f"{counted(len(most), 'claim')}: {', '.join([*parts, *alone])}."
 
 
-def _counts(kinds: Sequence[VerdictKind]) -> str:
-    counted = [f"{count} {kind}" for kind in ("holds", "refuted", "undecided") if (count := kinds.count(kind))]
-    return ", ".join(counted).replace("holds", "hold")
+def _most_telling_first(finding: Finding) -> tuple[bool, bool, bool, bool, float]:
+    """A sort key: decided claims first, then real runs before trials; of these, the paper's schedule or the longest."""
+    decided, share = finding.verdict.kind in ("holds", "refuted"), finding.schedule.share if finding.schedule else 0.0
+    return not decided, finding.schedule is None, finding.is_trial, not finding.is_beside_paper, -share
 
 
 def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
@@ -257,6 +273,7 @@ def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
     return (
         f"{over} The runs of a pair share schedule, seed, classes and test rows.",
         f"Undecided: fewer than {ENOUGH} paired seeds, or a mean within its standard error of the bound.",
+        "Each claim counts once: where it is decided, at the paper's schedule if it is there, else at the longest.",
         f"{SPREAD} The paper's differences are shown only for runs at its full schedule.",
     )
 
