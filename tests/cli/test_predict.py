@@ -19,7 +19,9 @@ def prediction(calibrated):
     shares = torch.tensor([[0.75, 0.25]])
     names = ("class_1", "probability_2, score")
     known = torch.tensor([True])
-    return Prediction(torch.tensor([0]), names[:1], shares[:, 0], torch.tensor([0.4567]), known, names, shares, calibrated)
+    return Prediction(
+        torch.tensor([0]), names[:1], shares[:, 0], torch.tensor([0.4567]), known, names, shares, calibrated
+    )
 
 
 def cells(shown):
