@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from browser import FLAGS, PROGRAM, Window
+from refusals import check_refusal
 
 ALL = os.environ.get("OSSCL_ALL_TESTS") == "1"  # CI: a test that is skipped has failed, unless it needs a GPU
 
@@ -17,7 +18,7 @@ def one_thread():
 
 @pytest.fixture
 def type_command(monkeypatch, capsys):
-    """Type an osscl command where we are: exit code, stdout, stderr."""
+    """Type an osscl command where we are: exit code, stdout, stderr; `raised` is the exception it ended with."""
     from osscl.cli import main
 
     def call(*args):
@@ -25,6 +26,7 @@ def type_command(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["osscl", *map(str, args)])
         with pytest.raises(SystemExit) as ended:
             main()
+        call.raised = ended.value.__context__  # the exception that `main` turned into a line
         return ended.value.code, *capsys.readouterr()
 
     return call
@@ -42,11 +44,13 @@ def typed(monkeypatch, type_command, tmp_path):
 
 @pytest.fixture
 def refuses(typed):
-    """Type a command and see it refuse: exit code 2 and one line that has these words."""
+    """Type a command and see it refuse: exit code 2, an error of this type, and one line that has these names."""
 
-    def call(*args, words):
+    def call(*args, error=None, about=(), words=()):
         code, _, line = typed(*args)
         assert code == 2 and line.startswith("osscl: ") and line.count("\n") == 1, line
+        if error is not None:
+            check_refusal(typed.raised, line, error, about)
         for word in [words] if isinstance(words, str) else words:
             assert word in line
         return line
