@@ -4,6 +4,7 @@ import pytest
 from PIL import Image
 
 from osscl.data.benchmarks import load_bank
+from osscl.errors import DataError, SpecError, UserError
 
 GREY = ["--schedule", "smoke", "--size", "8", "--grey", "--device", "cpu", "--memory", "20"]
 CPU = ["--device", "cpu"]
@@ -91,60 +92,62 @@ def test_after_a_rename_the_same_step_is_nothing_new_and_a_second_name_is_refuse
     assert code == 0 and "nothing new" in shown
     (folders / "week1" / "digit 0").rename(folders / "week2" / "digit 0")
     saved = (taught / "model.safetensors").read_bytes()
-    refuses("update", taught, "--labeled", folders / "week2", *CPU, words="4 of its pictures were learned as zero")
+    refuses("update", taught, "--labeled", folders / "week2", *CPU, error=UserError, about=["digit 0", "zero", "4"])
     assert (taught / "model.safetensors").read_bytes() == saved
 
 
 def test_a_model_can_be_restored_by_its_number(typed, refuses, folders, taught):
     assert typed("rename", taught, "digit 0", "zero")[0] == 0
-    refuses("back", taught, "7", words="unknown model 'model-7'; did you mean 'model-1'?")
+    refuses("back", taught, "7", error=SpecError, about=["model-7", "model-1"])
     code, shown, _ = typed("back", taught, "1")
     assert code == 0 and "restored model-1 of" in shown and "digit 0" in shown
 
 
 def test_bundling_without_an_encoder_is_refused_before_training(refuses, folders):
-    refuses("fit", folders / "agent", "--labeled", folders / "week1", "--bundle", *GREY, words="--bundle requires")
+    command = "fit", folders / "agent", "--labeled", folders / "week1", "--bundle", *GREY
+    refuses(*command, error=UserError, about="--bundle")
     assert not (folders / "agent").exists()
 
 
 def test_one_picture_in_two_classes_is_refused(refuses, folders):
     week = folders / "week1"
-    (week / "digit 1" / "twin.png").write_bytes(first(week / "digit 0").read_bytes())
-    refuses("fit", folders / "agent", "--labeled", week, *GREY, words="twin.png are the same picture in two classes")
+    one, other = first(week / "digit 0"), week / "digit 1" / "twin.png"
+    other.write_bytes(one.read_bytes())
+    refuses("fit", folders / "agent", "--labeled", week, *GREY, error=UserError, about=[one, other])
 
 
 def test_a_step_may_have_unlabelled_images_only(typed, refuses, folders, taught):
-    refuses("update", taught, words="give --labeled, --unlabeled, or both")
+    refuses("update", taught, error=UserError, about=["--labeled", "--unlabeled"])
     code, shown, _ = typed("update", taught, "--unlabeled", folders / "pile", *CPU)
     assert code == 0 and "0 new classes; 0 labelled images, 40 unlabelled" in shown
 
 
 def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
     place, week = folders / "agent", folders / "week1"
-    refuses("update", place, "--labeled", week, words="no agent in")
-    refuses("back", place, "model-1", words="no agent in")
-    refuses("fit", place, "--labeled", folders / "pile" / "below", words="contains no folders")
-    refuses("fit", place, "--labeled", folders / "nowhere", words="cannot be read as a folder")
-    refuses("fit", place, "--labeled", week, "--unlabeled", folders / "nowhere", words="nowhere does not exist")
-    refuses("fit", place, "--labeled", week, "--size", "12", words="divisible by 8")
-    refuses("fit", place, "--labeled", week, "--method", "urls", words="did you mean 'ursl'")
-    refuses("fit", place, "--labeled", week, "--set", "learner.lamb=1", words="unknown field")
-    refuses(
-        "fit", place, "--labeled", week, "--memory", "1", "--encoder", "scratch", words="memory must be 0 or at least 2"
-    )
-    refuses("fit", folders, "--labeled", week, words="contains other files")
-    refuses("fit", week / "agent", "--labeled", week, words="would count as a class")
-    refuses("fit", folders / "pile" / "below" / "0.png", "--labeled", week, words="is a file")
+    below, nowhere = folders / "pile" / "below", folders / "nowhere"
+    fit = "fit", place, "--labeled", week
+    refuses("update", place, "--labeled", week, error=DataError, about=[place, "osscl fit"])
+    refuses("back", place, "model-1", error=UserError, about=[place, "osscl fit"])
+    refuses("fit", place, "--labeled", below, error=DataError, about=below)
+    refuses("fit", place, "--labeled", nowhere, error=DataError, about=nowhere)
+    refuses(*fit, "--unlabeled", nowhere, error=DataError, about=nowhere)
+    refuses(*fit, "--size", "12", error=DataError, about=["size", "8", "12"])
+    refuses(*fit, "--method", "urls", error=SpecError, about=["method", "urls"])
+    refuses(*fit, "--set", "learner.lamb=1", error=SpecError, about="learner.lamb")
+    refuses(*fit, "--memory", "1", "--encoder", "scratch", error=UserError, about=["memory", "2", "1"])
+    refuses("fit", folders, "--labeled", week, error=UserError, about=[folders, "pile"])
+    refuses("fit", week / "agent", "--labeled", week, error=UserError, about=[week / "agent", week])
+    refuses("fit", below / "0.png", "--labeled", week, error=UserError, about=below / "0.png")
     assert not place.exists()
     typed("fit", place, "--labeled", week, *GREY)
     before = (place / "model.safetensors").read_bytes()
-    refuses("fit", place, "--labeled", folders / "week2", *GREY, words="already holds a trained agent")
-    refuses("predict", place, words="pass images")
-    refuses("inspect", folders, words="no agent in")
-    refuses("back", place, "model-1", words="unknown model 'model-1'; allowed: none yet")
+    refuses("fit", place, "--labeled", folders / "week2", *GREY, error=UserError, about=[place, "osscl update"])
+    refuses("predict", place, error=DataError, about=[place, "images"])
+    refuses("inspect", folders, error=DataError, about=folders)
+    refuses("back", place, "model-1", error=SpecError, about="model-1")
     brighter(first(week / "digit 0"), 9).save(week / "digit 0" / "new.png")
     for pile in ((), ("--unlabeled", folders / "pile")):
-        refuses("fit", place, "--labeled", week, *pile, *GREY, words="use `osscl update`")
+        refuses(*fit, *pile, *GREY, error=UserError, about=[place, "osscl update"])
     assert (place / "model.safetensors").read_bytes() == before
 
 
@@ -183,8 +186,8 @@ def test_an_interrupted_first_step_resumes(typed, refuses, folders):
     assert code == 3 and "same command" in errors
     code, shown, _ = typed("inspect", place, *CPU)
     assert code == 0 and "nothing learned yet" in shown and "step  " not in shown
-    refuses("fit", place, "--labeled", folders / "week1", *GREY[:-1], "30", words="was created with different settings")
-    refuses("update", place, "--labeled", folders / "week2", words="resume it with `osscl fit`")
+    refuses("fit", place, "--labeled", folders / "week1", *GREY[:-1], "30", error=UserError, about=[place, "settings"])
+    refuses("update", place, "--labeled", folders / "week2", error=UserError, about=[place, "`osscl fit`"])
     code, shown, _ = typed("fit", place, "--labeled", folders / "week1", *GREY)
     assert code == 0 and "2 classes" in shown
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from osscl.errors import SpecError, UserError
 from osscl.storage import locked, write_state
 
 
@@ -52,13 +53,13 @@ def test_clean_leaves_folders_in_use_and_earlier_models_of_a_damaged_one(typed, 
         free[4].touch()  # the lock has removed it
         assert typed("clean", "--yes", "--models")[0] == 0
     assert free[2].exists() and free[4].exists() and all(file.exists() for file in models)
-    refuses("clean", "nowhere", words="no folder nowhere")
+    refuses("clean", "nowhere", error=UserError, about="nowhere")
 
 
 def test_data_verify_names_what_it_read(typed, refuses):
     code, shown, _ = typed("data", "verify", "digits", "letters")
     assert code == 0 and shown.count("as expected") == 2
-    refuses("data", "verify", "numbers", words="unknown data set")
+    refuses("data", "verify", "numbers", error=SpecError, about="numbers")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space")

@@ -13,7 +13,9 @@ import pytest
 from exportable import labelled, pictures, pile, tiny_model
 from osscl.agent import onnx_export
 from osscl.agent.classifier import ContinualClassifier
+from osscl.errors import DataError, SpecError, UserError
 from osscl.vision.pretrained import lite0_weights
+from refusals import UsageError
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -67,30 +69,29 @@ def test_mistakes_are_reported_in_one_line_and_write_nothing(agent, refuses, tmp
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     before = sorted(tmp_path.rglob("*"))
-    refuses("export", "agent", "--out", "x", "--format", "onx", words="did you mean 'onnx'")
-    refuses("export", "agent", words="Missing option '--out'")
+    refuses("export", "agent", "--out", "x", "--format", "onx", error=SpecError, about=["onx", "onnx", "hub"])
+    refuses("export", "agent", error=UsageError, about="--out")
     for form in ("onnx", "hub"):
         for taken in ("mine.onnx", "folder"):
-            refuses("export", "agent", "--format", form, "--out", taken, words="already exists")
-        refuses("export", "agent", "--format", form, "--out", "file/x", words="file/x cannot be written: ")
-        refuses("export", "nowhere", "--format", form, "--out", "x", words="no agent in nowhere")
-    refuses("export", "agent", "--out", "x.onnx", "--check", "nowhere", words="nowhere does not exist")
-    refuses(
-        "export", "agent", "--format", "hub", "--out", "x", "--check", "new", words="--check requires --format onnx"
-    )
+            refuses("export", "agent", "--format", form, "--out", taken, error=UserError, about=taken)
+        refuses("export", "agent", "--format", form, "--out", "file/x", error=UserError, about="file/x")
+        refuses("export", "nowhere", "--format", form, "--out", "x", error=DataError, about="nowhere")
+    refuses("export", "agent", "--out", "x.onnx", "--check", "nowhere", error=DataError, about="nowhere")
+    hub = "--format", "hub", "--out", "x"
+    refuses("export", "agent", *hub, "--check", "new", error=UserError, about=["--check", "--format onnx"])
 
     def read_only(*_, **__):
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patched:
         patched.setattr(Path, "touch", read_only)
-        refuses("export", "agent", "--out", "x.onnx", words="x.onnx cannot be written: Permission denied")
+        refuses("export", "agent", "--out", "x.onnx", error=UserError, about=["x.onnx", "denied"])
         patched.setattr(Path, "mkdir", read_only)
-        refuses("export", "agent", "--format", "hub", "--out", "x", words="x cannot be written: Permission denied")
+        refuses("export", "agent", *hub, error=UserError, about=["x", "denied"])
     for name in ("onnx", "onnxscript", "onnxruntime"):
         with monkeypatch.context() as patched:
             patched.setitem(sys.modules, name, None)
-            refuses("export", "agent", "--out", "x.onnx", words='pip install "osscl[export]"')
+            refuses("export", "agent", "--out", "x.onnx", error=UserError, about=[name, 'pip install "osscl[export]"'])
     assert sorted(tmp_path.rglob("*")) == before and (tmp_path / "mine.onnx").read_text() == "mine"
 
 
@@ -99,14 +100,14 @@ def test_an_unfinished_agent_and_one_from_scratch_are_refused(agent, typed, refu
 
     write_state(tmp_path / "agent" / "checkpoint", {**agent.entry(), "begun": "a step"})
     for form in ("onnx", "hub"):
-        refuses("export", "agent", "--format", form, "--out", "x", words="was interrupted: finish it")
+        refuses("export", "agent", "--format", form, "--out", "x", error=UserError, about="interrupted")
     for c in range(2):
         (tmp_path / "photos" / str(c)).mkdir(parents=True)
         pictures(c, 1)[0].save(tmp_path / "photos" / str(c) / "a.png")
     command = ["fit", "scratch", "--labeled", "photos", "--method", "labels-only", "--schedule", "smoke", "--size", "8"]
     assert typed(*command)[0] == 0
     for form in ("onnx", "hub"):
-        refuses("export", "scratch", "--format", form, "--out", "x", words="trained from scratch")
+        refuses("export", "scratch", "--format", form, "--out", "x", error=UserError, about="scratch")
     assert not (tmp_path / "x").exists()
 
 
@@ -115,15 +116,15 @@ def test_files_that_are_not_exports_are_refused(agent, typed, refuses, tmp_path)
     whole = (tmp_path / "agent.onnx").read_bytes()
     (tmp_path / "cut.onnx").write_bytes(whole[:-1000])
     (tmp_path / "text.onnx").write_text("no graph")
-    refuses("predict", "cut.onnx", "new", words="cut.onnx is damaged or not an ONNX file")
-    refuses("predict", "text.onnx", "new", words="text.onnx is damaged or not an ONNX file")
-    refuses("predict", "absent.onnx", "new", words="absent.onnx does not exist")
-    refuses("predict", "agent.onnx", words="no images to predict")
-    refuses("predict", "agent.onnx", "new", "--threshold", "0", words="use --reject")
-    refuses("predict", "agent.onnx", "new", "--reject", "2", words="--reject must be between 0 and 1")
-    refuses("predict", "agent.onnx", "text.onnx", words="text.onnx cannot be read as an image")
-    refuses("predict", "vit", "new", words="was not written by `osscl export`")
-    refuses("sort", "agent.onnx", "new", "--into", "x", words="agent.onnx")
+    refuses("predict", "cut.onnx", "new", error=DataError, about=["cut.onnx", "InvalidProtobuf"])
+    refuses("predict", "text.onnx", "new", error=DataError, about=["text.onnx", "InvalidProtobuf"])
+    refuses("predict", "absent.onnx", "new", error=DataError, about="absent.onnx")
+    refuses("predict", "agent.onnx", error=UserError, about="images")
+    refuses("predict", "agent.onnx", "new", "--threshold", "0", error=UserError, about=["--threshold", "--reject"])
+    refuses("predict", "agent.onnx", "new", "--reject", "2", error=UserError, about=["--reject", "2"])
+    refuses("predict", "agent.onnx", "text.onnx", error=UserError, about="text.onnx")
+    refuses("predict", "vit", "new", error=DataError, about=["vit/config.json", "osscl export"])
+    refuses("sort", "agent.onnx", "new", "--into", "x", error=DataError, about="agent.onnx")
 
 
 # ----- the page
