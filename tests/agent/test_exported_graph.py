@@ -11,6 +11,7 @@ from osscl.agent.exported_graph import PhotoGraph, View, exported_size, student_
 from osscl.errors import UserError
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, Voice
 from osscl.vision.preprocessing import VIEWS, Preprocessing
+from refusals import naming
 
 
 @pytest.fixture(autouse=True)
@@ -107,11 +108,11 @@ def test_a_handful_of_images_is_enough(images, labels):
 def test_an_encoder_without_a_network_and_oblong_letterboxes_are_refused():
     made = small_agent()
     made.learner.encoder.encoder = object()
-    with pytest.raises(UserError, match="not a network that can be exported"):
+    with pytest.raises(UserError, match=naming("small", "network")):
         PhotoGraph(made.learner.encoder, made.learner.knowledge, 0.05, 40)
     oblong = small_encoder(shape=(32, 24)).preprocessing
     View(oblong, 45, 1.0, False)
-    with pytest.raises(UserError, match="views 5 and 6"):
+    with pytest.raises(UserError, match=naming(5, 6)):
         View(oblong, 45, None, False)
 
 

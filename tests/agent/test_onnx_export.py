@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import stat
 from pathlib import Path
@@ -21,6 +20,7 @@ from osscl.agent.onnx_export import Agreement, export_onnx
 from osscl.agent.onnx_model import OnnxModel
 from osscl.data import folders
 from osscl.errors import DataError, UserError
+from refusals import naming
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
@@ -84,7 +84,7 @@ def test_a_graph_with_different_answers_is_refused_and_leaves_no_file(exported, 
     monkeypatch.setattr(onnx_export, "_write_graph", lambda model, about, draft: shutil.copyfile(file, draft))
     for wrong in (Agreement(200, 2e-3, 0), Agreement(200, 0.0, 1), Agreement(200, float("nan"), 0)):
         monkeypatch.setattr(onnx_export, "measure_agreement", lambda *_, wrong=wrong: wrong)
-        with pytest.raises(UserError, match="not exported: on 200 pictures the graph differs"):
+        with pytest.raises(UserError, match=naming(200, wrong.decisions)):
             export_onnx(made.model, "a", tmp_path / "out" / "agent.onnx")
         assert not any((tmp_path / "out").iterdir())
 
@@ -113,7 +113,7 @@ def test_given_pictures_are_checked_first(exported, tmp_path):
 
 def test_existing_files_are_never_overwritten(exported, tmp_path):
     (tmp_path / "mine.onnx").write_text("mine")
-    with pytest.raises(UserError, match="already exists"):
+    with pytest.raises(UserError, match=naming(tmp_path / "mine.onnx")):
         export_onnx(exported[0].model, "a", tmp_path / "mine.onnx")
     assert (tmp_path / "mine.onnx").read_text() == "mine"
 
@@ -123,7 +123,7 @@ def test_a_missing_package_is_named(exported, tmp_path, monkeypatch):
 
     for name in ("onnx", "onnxscript", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(UserError, match=re.escape('pip install "osscl[export]"')):
+        with pytest.raises(UserError, match=naming(name, 'pip install "osscl[export]"')):
             export_onnx(exported[0].model, "a", tmp_path / "agent.onnx")
         monkeypatch.undo()
     assert not any(tmp_path.glob("*.onnx"))
@@ -174,12 +174,11 @@ def test_foreign_and_damaged_files_are_refused_in_one_line(exported, tmp_path):
     (tmp_path / "cut.onnx").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty.onnx").write_bytes(b"")
     (tmp_path / "text.onnx").write_text("no graph")
-    for name, words in {
-        "foreign": "was not written by `osscl export`", "other": "was not written by `osscl export`",
-        "cut": "is damaged or not an ONNX file", "empty": "is damaged or not an ONNX file",
-        "text": "is damaged or not an ONNX file", "absent": "does not exist",
+    for name, about in {
+        "foreign": "`osscl export`", "other": "preprocessing", "cut": "InvalidProtobuf", "empty": "ONNX",
+        "text": "InvalidProtobuf", "absent": "exist",
     }.items():  # fmt: skip
-        with pytest.raises(DataError, match=words) as error:
+        with pytest.raises(DataError, match=naming(tmp_path / f"{name}.onnx", about)) as error:
             OnnxModel(tmp_path / f"{name}.onnx")
         assert "\n" not in str(error.value)
 
@@ -199,9 +198,9 @@ def test_no_flipped_bit_of_an_exported_file_goes_unnoticed(exported, tmp_path):
 def test_pictures_of_another_format_are_refused(exported):
     model = OnnxModel(exported[1])
     for images in (np.zeros((2, 3, 8, 8), np.uint8), np.zeros((2, 3, 45, 45)), torch.zeros(2, 1, 45, 45).byte()):
-        with pytest.raises(DataError, match="images must be uint8"):
+        with pytest.raises(DataError, match=naming("uint8", tuple(images.shape))):
             model.predict(images)
-    with pytest.raises(DataError, match="no images"):
+    with pytest.raises(DataError, match=naming("no")):
         model.predict([])
 
 

@@ -179,7 +179,7 @@ def test_before_the_first_step_there_is_scikit_learns_error():
     ):  # fmt: skip
         with pytest.raises(NotFittedError):
             call()
-    with pytest.raises(UserError, match="nothing learned yet"):
+    with pytest.raises(classifier.NotLearnedError, match="fit"):
         made.predict(images)
     check_is_fitted(made.fit(images, labels))
 

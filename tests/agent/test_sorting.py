@@ -27,7 +27,8 @@ from osscl.agent.sorting import (
     rank,
 )
 from osscl.data.benchmarks import load_bank
-from osscl.errors import UserError
+from osscl.errors import DataError, UserError
+from refusals import naming
 
 GREY = ["--size", "8", "--grey", "--device", "cpu", "--memory", "20", "--augmentation", "glyphs"]
 
@@ -150,15 +151,14 @@ def test_wrong_calls_are_refused_and_write_nothing(refuses, shelf, tmp_path):
     pile = shelf / "pile"
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
-    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full", words="is not overwritten")
-    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "full" / "mine.txt", words="is not overwritten")
-    refuses("sort", shelf / "agent", tmp_path / "no", "--into", tmp_path / "new", words="does not exist")
-    refuses("sort", shelf, pile, "--into", tmp_path / "new", words="no model in")
-    refuses("sort", shelf / "agent", pile, "--into", tmp_path / "new", "--threshold", "nan", words="must be a number")
-    refuses("sort", shelf / "agent", pile, "--into", pile / "sorted", words="give an output folder outside it")
-    refuses(
-        "sort", shelf / "agent", pile, "--into", shelf / "agent" / "sorted", words="give an output folder outside it"
-    )
+    sort, new = ("sort", shelf / "agent", pile, "--into"), tmp_path / "new"
+    for taken in (tmp_path / "full", tmp_path / "full" / "mine.txt"):
+        refuses(*sort, taken, error=UserError, about=taken)
+    refuses("sort", shelf / "agent", tmp_path / "no", "--into", new, error=DataError, about=tmp_path / "no")
+    refuses("sort", shelf, pile, "--into", new, error=DataError, about=shelf)
+    refuses(*sort, new, "--threshold", "nan", error=UserError, about="--threshold")
+    for given in (pile, shelf / "agent"):
+        refuses(*sort, given / "sorted", error=UserError, about=[given / "sorted", given])
     assert not (pile / "sorted").exists() and not (shelf / "agent" / "sorted").exists()
     assert not (tmp_path / "new").exists() and (tmp_path / "full" / "mine.txt").read_text() == "mine"
 
@@ -188,13 +188,13 @@ def test_classes_come_before_groups_whatever_they_are_called():
 
 
 def test_an_output_folder_is_complete_or_absent(tmp_path):
-    with pytest.raises(UserError, match="new cannot be written: "), new_folder(tmp_path / "new") as draft:
+    with pytest.raises(UserError, match=naming(tmp_path / "new")), new_folder(tmp_path / "new") as draft:
         (draft / "cat").mkdir()
         (draft / "cat").mkdir()
     with pytest.raises(KeyboardInterrupt), new_folder(tmp_path / "new"):
         raise KeyboardInterrupt
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="cannot be written"), new_folder(tmp_path / "file" / "new"):
+    with pytest.raises(UserError, match=naming(tmp_path / "file" / "new")), new_folder(tmp_path / "file" / "new"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -216,6 +216,5 @@ def test_one_file_under_two_names_is_sorted_once(typed, shelf, tmp_path):
 
 def test_an_unnamed_group_is_not_learned(typed, refuses, shelf, tmp_path):
     typed("sort", shelf / "agent", shelf / "pile", "--into", tmp_path / "sorted", "--device", "cpu")
-    refuses(
-        "update", shelf / "agent", "--labeled", tmp_path / "sorted" / "unknown", words="rename the folder to its class"
-    )
+    unknown = tmp_path / "sorted" / "unknown"
+    refuses("update", shelf / "agent", "--labeled", unknown, error=UserError, about=["group-1", unknown])
