@@ -12,6 +12,7 @@ from osscl.data import benchmarks, cache
 from osscl.data.benchmarks import DATASETS, EMBEDDED, READERS, Verified, dataset, load_bank, verify_dataset
 from osscl.data.images import Decoded
 from osscl.errors import DataError, SpecError
+from refusals import naming
 
 
 def dump(path: Path, content: dict[bytes, Any], protocol: int = 2) -> None:
@@ -58,7 +59,7 @@ def test_every_data_set_has_a_consistent_spec_and_one_way_to_be_loaded():
 
 
 def test_an_unknown_data_set_gets_a_suggestion():
-    with pytest.raises(SpecError, match="did you mean 'cifar10'"):
+    with pytest.raises(SpecError, match=naming("cifra10", "cifar10")):
         dataset("cifra10")
 
 
@@ -101,45 +102,44 @@ def test_a_missing_data_set_says_what_is_missing_where_and_how_to_get_it(tmp_pat
 def test_a_missing_batch_is_named(tmp_path: Path):
     missing = write_cifar10(tmp_path) / "data_batch_4"
     missing.unlink()
-    with pytest.raises(DataError, match="data_batch_4 is missing"):
+    with pytest.raises(DataError, match=naming(missing)):
         load_bank("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("content", "about"),
     [
-        ({b"data": np.zeros((2, 3071), np.uint8), b"labels": [0, 1]}, "rows of 3072 uint8, found uint8"),
-        ({b"data": np.zeros((2, 3072), np.float32), b"labels": [0, 1]}, "rows of 3072 uint8, found float32"),
-        ({b"data": [0] * 3072, b"labels": [0]}, "found list"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10]}, "numbers from 0 to 9"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, "1"]}, "numbers from 0 to 9"),
-        ({b"data": np.zeros((2, 3072), np.uint8)}, "numbers from 0 to 9"),
-        ({b"data": np.array(3, np.uint8), b"labels": [0]}, "rows of 3072 uint8, found uint8"),
-        ({b"data": np.zeros((1, 3072, 1), np.uint8), b"labels": [0]}, "rows of 3072 uint8, found uint8"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, [1]]}, "numbers from 0 to 9"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1 << 90]}, "numbers from 0 to 9"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, "found 1 for 2"),
-        ({}, "found NoneType"),
+        ({b"data": np.zeros((2, 3071), np.uint8), b"labels": [0, 1]}, ["'data'", "3072", "uint8", "(2, 3071)"]),
+        ({b"data": np.zeros((2, 3072), np.float32), b"labels": [0, 1]}, ["'data'", "3072", "float32"]),
+        ({b"data": [0] * 3072, b"labels": [0]}, ["'data'", "list"]),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10]}, ["'labels'", "9"]),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, "1"]}, ["'labels'", "9"]),
+        ({b"data": np.zeros((2, 3072), np.uint8)}, ["'labels'", "9"]),
+        ({b"data": np.array(3, np.uint8), b"labels": [0]}, ["'data'", "3072", "uint8", "()"]),
+        ({b"data": np.zeros((1, 3072, 1), np.uint8), b"labels": [0]}, ["'data'", "3072", "(1, 3072, 1)"]),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, [1]]}, ["'labels'", "9"]),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 1 << 90]}, ["'labels'", "9"]),
+        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0]}, ["label", "1", "2"]),
+        ({}, ["'data'", "NoneType"]),
     ],
 )
-def test_a_batch_of_the_wrong_form_is_named_with_what_was_expected(tmp_path: Path, content: Any, expected: str):
+def test_a_batch_of_the_wrong_form_is_named_with_what_was_expected(tmp_path: Path, content: Any, about: list[str]):
     dump(write_cifar10(tmp_path) / "data_batch_2", content)
-    with pytest.raises(DataError, match=expected) as caught:
+    with pytest.raises(DataError, match=naming("data_batch_2", *about)):
         load_bank("cifar10", tmp_path)
-    assert "data_batch_2" in str(caught.value)
 
 
 @pytest.mark.parametrize("names", [None, b"abc", [1] * 100, [b"\xff"] * 100, [None] * 100, [[b"a"]] * 100])
 def test_odd_class_names_are_refused(tmp_path: Path, names: Any):
     dump(write_cifar100(tmp_path) / "meta", {b"fine_label_names": names})
-    with pytest.raises(DataError, match="meta: expected a list of names under 'fine_label_names'"):
+    with pytest.raises(DataError, match=naming("meta", "'fine_label_names'")):
         load_bank("cifar100", tmp_path)
 
 
 def test_a_wrong_number_of_classes_is_noticed(tmp_path: Path):
     folder = write_cifar100(tmp_path)
     dump(folder / "meta", {b"fine_label_names": [b"only"] * 101})
-    with pytest.raises(DataError, match="has 101 classes: expected 100"):
+    with pytest.raises(DataError, match=naming(folder, 101, 100)):
         load_bank("cifar100", tmp_path)
 
 

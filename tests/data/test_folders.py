@@ -1,11 +1,15 @@
 """Image files: one folder per class, unlabelled piles, and files that cannot be read."""
 
+import errno
+import os
+
 import pytest
 import torch
 from PIL import Image
 
 from osscl.data.folders import _picture, load_folder, load_pictures, read_picture
 from osscl.errors import DataError
+from refusals import naming
 
 
 def picture(path, colour=(200, 30, 30), size=(40, 30)):
@@ -61,20 +65,20 @@ def test_other_files_and_nested_folders_are_reported(labeled):
 
 def test_a_class_without_an_image_is_an_error(labeled):
     (labeled / "bird").mkdir()
-    with pytest.raises(DataError, match=r"bird contains no images"):
+    with pytest.raises(DataError, match=naming(labeled / "bird")):
         load_folder(labeled)
     (labeled / "bird" / "a.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"bird contains no readable image \(.*bird.*\)"):
+    with pytest.raises(DataError, match=naming(labeled / "bird", labeled / "bird" / "a.png")):
         load_folder(labeled)
 
 
 def test_a_folder_above_the_class_folders_is_refused(labeled):
-    with pytest.raises(DataError, match="contains folders instead of images"):
+    with pytest.raises(DataError, match=naming(labeled.parent, "folders")):
         load_folder(labeled.parent)
     for file in (labeled / "dog").iterdir():
         file.unlink()
     (labeled / "dog" / "1.raw").write_bytes(b"a photograph")
-    with pytest.raises(DataError, match=r"dog contains no images \(found only \.raw\)"):
+    with pytest.raises(DataError, match=naming(labeled / "dog", ".raw")):
         load_folder(labeled)
 
 
@@ -87,11 +91,11 @@ def test_links_that_are_not_followed_are_reported(labeled):
 
 def test_a_folder_without_folders_is_an_error(tmp_path):
     picture(tmp_path / "a.png")
-    with pytest.raises(DataError, match="expected one folder per class"):
+    with pytest.raises(DataError, match=naming(tmp_path, "class")):
         load_folder(tmp_path)
-    with pytest.raises(DataError, match="nowhere cannot be read as a folder: No such file or directory"):
+    with pytest.raises(DataError, match=naming(tmp_path / "nowhere", os.strerror(errno.ENOENT))):
         load_folder(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="cannot be read as a folder: Not a directory"):
+    with pytest.raises(DataError, match=naming(tmp_path / "a.png", os.strerror(errno.ENOTDIR))):
         load_folder(tmp_path / "a.png")
 
 
@@ -104,14 +108,14 @@ def test_a_pile_is_everything_below_a_folder(labeled):
 
 
 def test_a_pile_without_images_is_an_error(tmp_path):
-    with pytest.raises(DataError, match="contains no images"):
+    with pytest.raises(DataError, match=naming(tmp_path, "images")):
         load_pictures(tmp_path)
     broken = [tmp_path / name for name in ("a.png", "b.png")]
     for file in broken:
         file.write_bytes(b"")
-    with pytest.raises(DataError, match=r"a.png cannot be read as an image.*; none of the 2 files can be read"):
+    with pytest.raises(DataError, match=naming(broken[0], 2)):
         load_pictures(broken)
-    with pytest.raises(DataError, match=r"a.png cannot be read as an image: it is damaged or not an image$"):
+    with pytest.raises(DataError, match=naming(broken[0])):
         load_pictures(broken[0])
     good = picture(tmp_path / "good.png")
     assert [len(load_pictures([*broken, good])), len(load_pictures([*broken, good]).problems)] == [1, 2]

@@ -12,6 +12,7 @@ from osscl.data.images import (
     content_hash,
     in_canonical_order,
 )
+from refusals import naming
 
 
 def random_rows(n: int = 40) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +67,7 @@ def test_a_label_becomes_its_place_among_the_classes():
 
 @pytest.mark.parametrize(("label", "classes"), [(3, []), (5, [0, 6]), (9, [0, 6])])
 def test_a_label_of_another_class_is_refused(label, classes):
-    with pytest.raises(ValueError, match=f"label {label} is not among the classes"):
+    with pytest.raises(ValueError, match=naming(label, classes)):
         columns_of(torch.tensor([*classes, label]), classes)
 
 

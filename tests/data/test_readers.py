@@ -16,6 +16,7 @@ from osscl.data import readers
 from osscl.data.benchmarks import load_bank
 from osscl.data.readers import PixelBudget, read_caltech256, read_tinyimagenet
 from osscl.errors import DataError
+from refusals import naming
 
 CASES = int(os.environ.get("OSSCL_FUZZ_CASES", "100"))
 
@@ -89,7 +90,7 @@ def test_a_wrong_annotation_is_quoted(tmp_path: Path, line: str):
 def test_a_class_folder_outside_the_data_is_refused(tmp_path: Path, name: str):
     folder = write_tiny(tmp_path / "tiny")
     (folder / "wnids.txt").write_text(f"n01\n{name}\n")
-    with pytest.raises(DataError, match=r"wnids\.txt: expected names such as"):
+    with pytest.raises(DataError, match=naming(folder / "wnids.txt", "n01443537")):
         read_tinyimagenet(folder)
 
 
@@ -108,7 +109,7 @@ def test_a_file_that_is_not_a_whole_jpeg_or_png_is_named(tmp_path: Path, content
     path = folder / "train/n01/images/n01_1.JPEG"
     for damaged in (content, path.read_bytes()[:300]):
         path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"n01_1\.JPEG is not a valid image") as caught:
+        with pytest.raises(DataError, match=naming(path)) as caught:
             read_tinyimagenet(folder)
         assert "\n" not in str(caught.value)
 
@@ -116,7 +117,7 @@ def test_a_file_that_is_not_a_whole_jpeg_or_png_is_named(tmp_path: Path, content
 def test_reading_a_pipe_does_not_block(tmp_path: Path):
     (tmp_path / "001.a").mkdir()
     os.mkfifo(tmp_path / "001.a" / "x.jpg")
-    with pytest.raises(DataError, match=r"x\.jpg is not a valid image"):
+    with pytest.raises(DataError, match=naming(tmp_path / "001.a" / "x.jpg")):
         read_caltech256(tmp_path)
 
 
@@ -125,7 +126,7 @@ def test_a_picture_of_too_many_pixels_is_refused_before_it_is_decoded(tmp_path: 
     (tmp_path / "001.a" / "bomb.png").write_bytes(large_png(200))
     monkeypatch.setattr(readers, "PixelBudget", lambda: PixelBudget(200 * 200 - 1))
     monkeypatch.setattr(Image.Image, "convert", lambda *_: pytest.fail("it was decoded"))
-    with pytest.raises(DataError, match=r"bomb\.png is not a valid image \(it has more than 39,999 pixels\)"):
+    with pytest.raises(DataError, match=naming(tmp_path / "001.a" / "bomb.png", "39,999")):
         read_caltech256(tmp_path)
 
 
@@ -196,7 +197,7 @@ def test_caltech_keeps_the_central_square(tmp_path: Path):
 
 def test_a_class_without_images_is_named(tmp_path: Path):
     (tmp_path / "001.a").mkdir()
-    with pytest.raises(DataError, match=r"001\.a contains no images"):
+    with pytest.raises(DataError, match=naming(tmp_path / "001.a")):
         read_caltech256(tmp_path)
 
 
