@@ -19,6 +19,7 @@ from osscl.vision.encoder import (
     in_chunks,
     new_encoder,
 )
+from refusals import naming
 
 FORMAT = ImageFormat(3, 8, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 SMALL = EncoderConfig("small", dim=16)
@@ -204,10 +205,10 @@ def test_a_classifier_loads_a_state_with_another_number_of_classes():
 
 
 def test_invalid_networks_and_formats_are_refused():
-    with pytest.raises(SpecError, match="did you mean 'resnet18'"):
+    with pytest.raises(SpecError, match=naming("backbone", "resnet19")):
         EncoderConfig("resnet19")
     for wrong in ({"dim": 0}, {"hidden": -1}):
-        with pytest.raises(SpecError, match=next(iter(wrong))):
+        with pytest.raises(SpecError, match=naming(next(iter(wrong)))):
             EncoderConfig(**wrong)
-    with pytest.raises(SpecError, match="divisible by 8"):
+    with pytest.raises(SpecError, match=naming("size", 8, 28)):
         ImageFormat(3, 28, (0.5,) * 3, (0.5,) * 3)
