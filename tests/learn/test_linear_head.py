@@ -25,6 +25,7 @@ from osscl.learn.linear_head import (
 from osscl.seeding import seeded
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import Encoder, EncoderConfig, ImageFormat, new_encoder
+from refusals import naming
 
 FORMAT = ImageFormat(1, 8, (0.5,), (0.3,))
 STILL = Augmentation(scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, jitter=0.0, grey=0.0)
@@ -207,5 +208,5 @@ def test_a_cap_limits_epochs_and_copies():
     "wrong", [{"solver": "svm"}, {"epochs": 0}, {"batch": 0}, {"rate": 0.0}, {"penalty": 0.0}, {"copies": -1}]
 )
 def test_invalid_head_settings_are_refused_by_field(wrong):
-    with pytest.raises(SpecError, match=next(iter(wrong))):
+    with pytest.raises(SpecError, match=naming(next(iter(wrong)))):
         HeadConfig(**wrong)

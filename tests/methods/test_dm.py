@@ -13,6 +13,7 @@ from osscl.methods.dm import NONE, Dm, DmConfig, calibrate_novelty, novelty_scor
 from osscl.seeding import seeded
 from osscl.tools.battery import held_out
 from osscl.vision.encoder import Deconfident, ImageFormat
+from refusals import naming
 from toy_agents import agent_of, learned
 
 DM = DmConfig("small")
@@ -86,5 +87,5 @@ def test_a_first_step_with_a_single_image_is_learned(stream):
 
 @pytest.mark.parametrize("wrong", [{"temperature": 1e300}, {"batch": 1}, {"threshold": 1.5}, {"distill": -1.0}])
 def test_invalid_settings_are_refused_by_field(wrong):
-    with pytest.raises(SpecError, match=next(iter(wrong))):
+    with pytest.raises(SpecError, match=naming(next(iter(wrong)))):
         DmConfig(**wrong)

@@ -21,6 +21,7 @@ from osscl.runs.spec import demo_sized, on_small_net
 from osscl.tools import battery
 from osscl.tools.battery import ENOUGH, TOY, accuracy, maker, toy_stream
 from osscl.vision.encoder import Classifier
+from refusals import naming
 from toy_agents import ALL_PASS, PLUS, SMALL, changed, learned
 
 # Agents that are equal whatever the global generator does are also equal if it does the same.
@@ -148,7 +149,7 @@ def test_resizing_keeps_what_makes_a_method():
 
 @pytest.mark.parametrize("method", ["gd", "dm", "gem", "icarl"])
 def test_an_unknown_backbone_is_refused(method):
-    with pytest.raises(SpecError, match="unknown backbone 'foo'"):
+    with pytest.raises(SpecError, match=naming("backbone", "foo")):
         METHODS[method].Config("foo")
 
 

@@ -15,6 +15,7 @@ from osscl.seeding import seeded
 from osscl.stream.build import Step
 from osscl.vision.augment import Augmentation, augment, draws
 from osscl.vision.encoder import Encoder, EncoderConfig, ImageFormat, new_encoder
+from refusals import naming
 
 IMAGES = ImageFormat(1, 8, (0.5,), (0.3,))
 VIEWS = Augmentation(scale=(0.4, 1.0), ratio=(0.75, 4 / 3), flip=0.5, jitter=0.0, grey=0.0)
@@ -158,5 +159,5 @@ def test_a_gate_is_reproducible_and_does_not_change_the_reference():
     "wrong", [{"prototype_views": -1}, {"spread": "iqr"}, {"pseudo": "past"}, {"eta": (-2.0, -4.0)}]
 )
 def test_invalid_gate_settings_are_refused_by_field(wrong):
-    with pytest.raises(SpecError, match=next(iter(wrong))):
+    with pytest.raises(SpecError, match=naming(next(iter(wrong)))):
         GateConfig(**wrong)

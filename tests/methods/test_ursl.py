@@ -18,6 +18,7 @@ from osscl.methods.base import Runtime
 from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
 from osscl.runs.spec import on_small_net
 from osscl.tools.battery import FEW, TOY, held_out, toy_stream
+from refusals import naming
 from toy_agents import ALL_PASS, SMALL, agent_of, changed, learned, same, weights
 
 
@@ -209,7 +210,7 @@ def test_epochs_as_long_as_with_another_t_hat_give_equal_updates_at_every_step(p
     ],
 )
 def test_settings_without_effect_are_refused_by_field(changes, field):
-    with pytest.raises(SpecError, match=field):
+    with pytest.raises(SpecError, match=naming(field)):
         changed(*changes)
 
 
@@ -217,5 +218,5 @@ def test_settings_without_effect_are_refused_by_field(changes, field):
     "wrong", [{"gamma": -1.0}, {"sup": 0.0, "gamma": 0.0, "lam": 0.0}, {"tau": 0.0}, {"epochs": 0}, {"batch": 1}]
 )
 def test_invalid_learner_settings_are_refused_by_field(wrong):
-    with pytest.raises(SpecError, match=next(iter(wrong))):
+    with pytest.raises(SpecError, match=naming(next(iter(wrong)))):
         LearnerConfig(**wrong)

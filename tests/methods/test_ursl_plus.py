@@ -24,6 +24,7 @@ from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, RunSpec, on_small_net
 from osscl.tools.battery import TOY, check_rows_are_judged_alone, held_out, maker, toy_stream
 from osscl.vision.encoder import in_chunks
+from refusals import naming
 from toy_agents import ALL_PASS, PLUS, SMALL, agent_of, changed, learned, same, weights
 
 ALONE = ["pseudo_labels=false", "statistics=false"]  # two heads, each from labels alone
@@ -105,7 +106,7 @@ def test_any_part_of_ours_needs_a_reference():
     [("reference_weight=2", "reference_weight"), ("head.solver=sgd", "statistics"), ("learner.net.dim=32", "start")],
 )
 def test_contradictory_settings_are_refused_by_field(change, field):
-    with pytest.raises(SpecError, match=field):
+    with pytest.raises(SpecError, match=naming(field)):
         plus(change)
 
 
@@ -240,7 +241,7 @@ def test_check_method_checks_the_shape_of_scores(stream):
         def known_scores(self, images):
             return super().known_scores(images)[:, None]
 
-    with pytest.raises(AssertionError, match=r"known scores: shape \(\d+, 1\) for"):
+    with pytest.raises(AssertionError, match=r"\(\d+, 1\)"):
         check_rows_are_judged_alone(maker(Loose, PLUS, stream), stream)
 
 
@@ -331,17 +332,15 @@ def test_a_step_that_keeps_more_than_its_budget_raises(roomy, monkeypatch):
 
     monkeypatch.setattr(Memory, "update", hoard)
     agent = agent_of(LIMITED, roomy, memory=20)
-    with pytest.raises(RuntimeError, match=r"bytes are kept, more than the memory's 20,480"):
+    with pytest.raises(RuntimeError, match=naming("20,480")):
         for t in range(len(roomy)):
             agent.learn(roomy.step(t))
 
 
 def test_a_memory_too_small_for_its_class_means_is_refused_by_name(stream, roomy):
-    with pytest.raises(
-        SpecError, match=r"an image of 64 bytes is smaller than a class mean of 512.*ursl-plus-unlimited"
-    ):
+    with pytest.raises(SpecError, match=naming(64, 512, "ursl-plus-unlimited", "statistics_share=null")):
         agent_of(LIMITED, stream)
-    with pytest.raises(SpecError, match=r"2 classes need .* bytes of statistics.*memory of 3 images has only 3,072"):
+    with pytest.raises(SpecError, match=naming(2, "4,112", 3, "3,072")):
         learned(LIMITED, roomy, steps=1, memory=3)
 
 
