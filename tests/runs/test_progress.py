@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 import osscl
+from osscl.errors import SpecError, UserError
 from osscl.methods.base import SMOKE, Progress
 from osscl.runs import progress
 from osscl.runs.checkpoint import Options, Unwatched
@@ -204,6 +205,6 @@ def test_without_the_option_nothing_is_imported(tmp_path):
 
 
 def test_a_tracker_that_is_unknown_or_not_installed_is_refused(refuses, monkeypatch):
-    refuses("run", *SMALL, "--track", "wandb", words="unknown tracker 'wandb'; allowed: tensorboard")
+    refuses("run", *SMALL, "--track", "wandb", error=SpecError, about=["wandb", "tensorboard"])
     monkeypatch.setattr(progress, "find_spec", lambda name: None)
-    refuses("run", *SMALL, "--track", "tensorboard", words='pip install "osscl[track]"')
+    refuses("run", *SMALL, "--track", "tensorboard", error=UserError, about='pip install "osscl[track]"')

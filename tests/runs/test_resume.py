@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from osscl.errors import Stopped, UserError
+from osscl.errors import Locked, Stopped, UserError
 from osscl.methods import URSL
 from osscl.methods.base import SMOKE
 from osscl.runs.checkpoint import Options, RunCheckpointer, Unwatched
@@ -19,6 +19,7 @@ from osscl.runs.record import read_record
 from osscl.runs.run import run
 from osscl.runs.spec import EXPERIMENTS, make_spec, spec_to_plain
 from osscl.storage import locked, read_state
+from refusals import naming
 
 # One process imports torch and builds the stream once; each attempt at a run is a forked child.
 DRIVER = '''
@@ -257,7 +258,7 @@ def test_a_second_process_at_the_same_run_is_refused(codes, folder):
 
 
 def test_a_lock_ends_with_its_owner(tmp_path):
-    with locked(tmp_path), pytest.raises(UserError, match="another process"), locked(tmp_path):
+    with locked(tmp_path), pytest.raises(Locked, match=naming(tmp_path)), locked(tmp_path):
         pass
     with locked(tmp_path):
         pass
@@ -331,7 +332,7 @@ def test_a_run_does_not_resume_with_other_data(tmp_path):
     first = saver(tmp_path, "abc")
     first.restore(Remembers())
     first.maybe_checkpoint(True)
-    with pytest.raises(UserError, match="the data has changed"):
+    with pytest.raises(UserError, match=naming("data", tmp_path)):
         saver(tmp_path, "xyz").restore(Remembers())
     assert (tmp_path / "checkpoint.safetensors").exists()
 
