@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from osscl.data.images import ImageBank, Labeled
-from osscl.errors import DataError, SpecError
+from osscl.errors import DamagedFile, DataError, SpecError
 from osscl.stream.build import Stream, build_stream
 from osscl.stream.manifest import from_manifest, read_manifest, rows_digest, to_manifest, write_manifest
 from osscl.stream.scenario import ScenarioSpec
+from refusals import naming
 
 
 def bank(name: str, first: int, classes: int, per_class: int) -> ImageBank:
@@ -81,7 +82,7 @@ def test_a_stream_edited_by_hand_says_how_to_use_it(tmp_path):
     write_manifest(path, to_manifest(stream()))
     edited = {**json.loads(path.read_text()), "seed": 5}
     path.write_text(json.dumps(edited))
-    with pytest.raises(DataError, match="if you edited it, remove the field 'digest'"):
+    with pytest.raises(DamagedFile, match=naming(path, "'digest'")):
         read_manifest(path)
     del edited["digest"]
     path.write_text(json.dumps(edited))
@@ -105,33 +106,33 @@ def test_rows_edited_by_hand_are_used():
 
 def test_other_data_is_refused_by_name():
     other = BANKS | {"away": replace(BANKS["away"], content="something else")}
-    with pytest.raises(DataError, match="away has the content hash something else, but the stream was made from 'away"):
+    with pytest.raises(DataError, match=naming("away", "something else", "'away-content'")):
         from_manifest(manifest(), other)
-    with pytest.raises(DataError, match="made from far"):
+    with pytest.raises(DataError, match=naming("far")):
         from_manifest(manifest(), {name: BANKS[name] for name in ("home", "away")})
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "about"),
     [
-        (b'{"format": "osscl str', "cannot be read as a stream"),
-        (b"", "cannot be read as a stream"),
-        (b"\xff\xfe\x00\x81", "cannot be read as a stream"),
-        (b"[" * 100_000, "cannot be read as a stream"),
-        (b"[1, 2]", "cannot be read as a stream"),
-        (b'{"seed": 1}', "cannot be read as a stream"),
-        (b'{"format": "osscl stream 99"}', "has the format 'osscl stream 99', expected 'osscl stream 1'"),
-        (b'{"format": "osscl stream 1", "seed": 0}', "content, held_out, pool, scenario, steps, validation missing"),
-        (None, "no stream file at"),
+        (b'{"format": "osscl str', ["column"]),  # where the JSON ends
+        (b"", ["column"]),
+        (b"\xff\xfe\x00\x81", ["0xff"]),
+        (b"[" * 100_000, ["recursion"]),
+        (b"[1, 2]", ["'osscl stream 1'"]),
+        (b'{"seed": 1}', ["'osscl stream 1'"]),
+        (b'{"format": "osscl stream 99"}', ["'osscl stream 99'", "'osscl stream 1'"]),
+        (b'{"format": "osscl stream 1", "seed": 0}', ["content", "held_out", "pool", "scenario", "steps"]),
+        (None, ["no"]),
     ],
 )
-def test_a_file_that_is_not_a_stream_is_refused_in_one_line(tmp_path, content, message):
+def test_a_file_that_is_not_a_stream_is_refused_in_one_line(tmp_path, content, about):
     path = tmp_path / "stream.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(DataError, match=naming(path, *about)) as caught:
         read_manifest(path)
-    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def first_of(source: int):
@@ -139,10 +140,10 @@ def first_of(source: int):
     return manifest()["steps"][1]["sources"].index(source)
 
 
-# Where the damage is, what is put there, and what the error says.
+# Where the damage is, what is put there, and what the error names.
 DAMAGES = [
     (("steps", 1, "unlabeled", first_of(0)), 80, "step 2"),
-    (("steps", 1, "unlabeled", first_of(2)), 30, "step 2 .*rows that far does not have"),  # home has 80, far has 30
+    (("steps", 1, "unlabeled", first_of(2)), 30, ["step 2", "far"]),  # home has 80, far has 30
     (("steps", 1, "unlabeled", 0), -1, "step 2"),
     (("steps", 1, "unlabeled"), [1, 2], "step 2"),
     (("steps", 1, "unlabeled"), [2**70], "step 2"),
@@ -154,31 +155,31 @@ DAMAGES = [
     (("steps", 1, "new_classes"), 3, "step 2"),
     (("steps", 1, "asked"), "many", "step 2"),
     (("steps", 1), {}, "step 2"),
-    (("steps", 1, "notes"), {}, "step 2 .*unknown field 'notes'"),
+    (("steps", 1, "notes"), {}, ["step 2", "'notes'"]),
     (("steps", 0), [1], "step 1"),
     (("steps", 0), None, "step 1"),
     (("steps",), [], "stream"),
-    (("held_out", 0), 80, "held|holds"),
+    (("held_out", 0), 80, ["pools", "home"]),
     (("held_out", 0), "x", "held-out"),
-    (("held_out",), [], "a step has no held-out rows"),
-    (("held_out", 0), manifest()["pool"][0], "trains on rows that it holds out"),
-    (("pool", 0), -1, "pools"),
+    (("held_out",), [], ["step", "held-out"]),
+    (("held_out", 0), manifest()["pool"][0], "holds"),
+    (("pool", 0), -1, ["pools", "home"]),
     (("pool", 0), 1.5, "pool"),
-    (("pool", 0), manifest()["steps"][0]["labeled"][0], "a labelled row appears twice, or is also in the pool"),
-    (("steps", 0, "labeled", 0), manifest()["steps"][0]["labeled"][1], "a labelled row appears twice"),
+    (("pool", 0), manifest()["steps"][0]["labeled"][0], ["pool", "twice"]),
+    (("steps", 0, "labeled", 0), manifest()["steps"][0]["labeled"][1], ["labelled", "twice"]),
     (("steps", 1, "unlabeled", slice(0, 2)), [5, 5], "step 2"),
-    (("steps", 0, "labeled"), manifest()["steps"][1]["labeled"], "step 1 .*not those of its new classes"),
-    (("steps", 1), manifest()["steps"][0], "step 2 .*not those of its new classes"),
-    (("validation",), False, "validation rows contradict its scenario"),
-    (("validation",), 1, "validation must be of type bool"),
-    (("content",), {}, "no content hash of home"),
-    (("content", "home"), [1], "the stream was made from"),
-    (("seed",), "x", "seed must be of type int"),
+    (("steps", 0, "labeled"), manifest()["steps"][1]["labeled"], ["step 1", "labels", "classes"]),
+    (("steps", 1), manifest()["steps"][0], ["step 2", "labels", "classes"]),
+    (("validation",), False, ["validation", "scenario"]),
+    (("validation",), 1, ["stream.json", "validation", "bool"]),
+    (("content",), {}, ["content", "home"]),
+    (("content", "home"), [1], ["home", "home-content", "[1]"]),
+    (("seed",), "x", ["stream.json", "seed", "int"]),
 ]
 
 
-@pytest.mark.parametrize(("where", "value", "message"), DAMAGES)
-def test_a_damaged_stream_is_refused_by_place(tmp_path, where, value, message):
+@pytest.mark.parametrize(("where", "value", "about"), DAMAGES)
+def test_a_damaged_stream_is_refused_by_place(tmp_path, where, value, about):
     broken = manifest()
     part = broken
     for key in where[:-1]:
@@ -186,7 +187,7 @@ def test_a_damaged_stream_is_refused_by_place(tmp_path, where, value, message):
     part[where[-1]] = value
     path = tmp_path / "stream.json"
     path.write_text(json.dumps(broken))
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(DataError, match=naming(*[about] if isinstance(about, str) else about)):
         from_manifest(read_manifest(path), BANKS)
 
 
@@ -209,14 +210,14 @@ def test_a_row_that_is_drawn_twice_in_a_step_is_refused():
     broken = manifest()
     for key in ("unlabeled", "sources"):
         broken["steps"][1][key].append(broken["steps"][1][key][0])
-    with pytest.raises(DataError, match="step 2 of the stream is damaged: a row appears twice"):
+    with pytest.raises(DataError, match=naming("step 2", "twice")):
         from_manifest(broken, BANKS)
 
 
 def test_an_invalid_scenario_is_refused_by_field():
     broken = manifest()
     broken["scenario"]["memry"] = 3
-    with pytest.raises(SpecError, match=r"scenario\.memry.*did you mean 'memory'"):
+    with pytest.raises(SpecError, match=naming("'scenario.memry'", "memory")):
         from_manifest(broken, BANKS)
 
 

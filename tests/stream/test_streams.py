@@ -8,6 +8,7 @@ from osscl.data.images import ImageBank, Labeled
 from osscl.errors import DataError, SpecError
 from osscl.stream.build import Step, StepRows, Stream, Truth, build_stream
 from osscl.stream.scenario import ScenarioSpec
+from refusals import naming
 
 PER_CLASS, TEST_PER_CLASS, CLASSES = 40, 5, 6
 FOREIGN = {"away": 100, "far": 200}  # a foreign row's pixel, whatever its class
@@ -228,7 +229,7 @@ def test_requesting_more_related_rows_than_available_is_refused(regime):
     changes = {"unrelated": 0, "class_share": 0.5 if regime == "non_iid" else 1.0}
     available = 108 if regime == "non_iid" else 216
     assert len(stream_of(regime=regime, related=available, **changes).step(0).unlabeled) == available
-    with pytest.raises(SpecError, match=f"related must be at most the {available} unlabelled rows"):
+    with pytest.raises(SpecError, match=naming("related", available, available + 1)):
         stream_of(regime=regime, related=available + 1, **changes)
 
 
@@ -236,7 +237,7 @@ def test_requesting_more_related_rows_than_available_is_refused(regime):
 def test_requesting_more_unrelated_rows_than_available_is_refused(regime):
     related = 0 if regime == "only_unrelated" else 30
     assert len(stream_of(regime=regime, related=related, unrelated=60).steps[0].unlabeled) == related + 60
-    with pytest.raises(SpecError, match="unrelated must be at most the 60 rows of away, got 61"):
+    with pytest.raises(SpecError, match=naming("unrelated", 60, "away", 61)):
         stream_of(regime=regime, related=related, unrelated=61)
 
 
@@ -250,7 +251,7 @@ def test_after_and_before_draw_what_is_available_and_record_the_request(regime, 
 def test_peripheral_images_of_another_shape_are_refused():
     wide = Labeled(torch.zeros(60, 3, 8, 8, dtype=torch.uint8), torch.zeros(60, dtype=torch.long))
     banks = BANKS | {"away": ImageBank("away", wide, wide, ("thing",), "x")}
-    with pytest.raises(DataError, match="differ in shape"):
+    with pytest.raises(DataError, match=naming("home", "away", (1, 8, 8), (3, 8, 8))):
         build_stream(SPEC, banks, 0)
 
 
@@ -304,17 +305,17 @@ def test_if_all_rows_are_labelled_the_validation_split_is_taken_from_them():
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "about"),
     [
-        ({"labeled_fraction": 0.9, "validation_share": 0.2}, "labeled_fraction: class 0 has 40 training images"),
-        ({"labeled_fraction": 1.0, "validation_share": 0.999}, "labeled_fraction: class 0 has 40 training images"),
-        ({"labeled_fraction": None, "labels_per_class": 41}, r"labels_per_class: class 0 has 40 .*1 to 40.*41"),
-        ({"classes_per_step": (4, 3), "memory": 7}, "classes_per_step must add up to at most 6 classes, got 7"),
-        ({"row_cap": 1}, "row_cap=1 leaves a step without held-out rows"),
+        ({"labeled_fraction": 0.9, "validation_share": 0.2}, ["labeled_fraction", "class 0", 40, 8, 32, 36]),
+        ({"labeled_fraction": 1.0, "validation_share": 0.999}, ["labeled_fraction", "class 0", 40]),
+        ({"labeled_fraction": None, "labels_per_class": 41}, ["labels_per_class", "class 0", 40, 41]),
+        ({"classes_per_step": (4, 3), "memory": 7}, ["classes_per_step", 6, 7]),
+        ({"row_cap": 1}, ["row_cap=1"]),
     ],
 )
-def test_a_stream_that_cannot_be_built_says_which_field_to_change(changes, message):
-    with pytest.raises(SpecError, match=message):
+def test_a_stream_that_cannot_be_built_says_which_field_to_change(changes, about):
+    with pytest.raises(SpecError, match=naming(*about)):
         stream_of(**{"related": 0, **changes})
 
 
@@ -471,7 +472,7 @@ def test_no_memory_and_a_slot_for_each_class_are_allowed():
 
 
 def test_an_unknown_data_set_gets_a_suggestion():
-    with pytest.raises(SpecError, match="did you mean 'cifar100'"):
+    with pytest.raises(SpecError, match=naming("cifar1000", "cifar100")):
         ScenarioSpec("cifar1000", labeled_fraction=0.1)
 
 
