@@ -5,8 +5,10 @@ import shutil
 
 import pytest
 
+from osscl.errors import DataError
 from osscl.serve.decoding import Decoder, decode_upload
 from osscl.serve.folder import read_folder, unchanged_content
+from refusals import naming
 from serve.conftest import sorted_pile
 
 
@@ -41,7 +43,7 @@ def test_a_file_that_becomes_a_link_is_no_longer_served(learner, pile, photos, t
     (pile / found.files[0]).symlink_to(photos / "test" / "fish" / "000.jpg")
     assert found.path_of(found.keys[0]) is None and found.path_of("0" * 32) is None
     (pile / found.files[1]).write_bytes((photos / "test" / "fish" / "000.jpg").read_bytes())
-    with pytest.raises(Exception, match="has changed"):
+    with pytest.raises(DataError, match="changed"):
         unchanged_content(found.path_of(found.keys[1]), found.keys[1])
 
 
@@ -85,14 +87,12 @@ def test_a_worker_with_too_little_memory_refuses_the_picture_and_the_next_one_wo
 
     from PIL import Image
 
-    from osscl.errors import DataError
-
     small = (photos / "test" / "fish" / "000.jpg").read_bytes()
     large = io.BytesIO()
     Image.new("RGB", (9000, 9000)).save(large, "PNG")
     decoder = Decoder(memory=150 * 2**20)
     try:
-        with pytest.raises(DataError, match="memory"):
+        with pytest.raises(DataError, match=naming("large.png", "memory")):
             decoder.run(decode_upload, large.getvalue(), "large.png", 64)
         assert decoder.run(decode_upload, small, "small.jpg", 64).image.size == (120, 90)
     finally:
@@ -102,16 +102,14 @@ def test_a_worker_with_too_little_memory_refuses_the_picture_and_the_next_one_wo
 def test_a_worker_that_dies_or_hangs_is_replaced(photos):
     import time
 
-    from osscl.errors import DataError
-
     small = (photos / "test" / "fish" / "000.jpg").read_bytes()
     decoder = Decoder(seconds=60)
     try:
-        with pytest.raises(DataError, match="cannot be decoded"):
+        with pytest.raises(DataError, match="decoded"):
             decoder.run(os._exit, 1)
         assert decoder.run(decode_upload, small, "small.jpg", 64).image.mode == "RGB"
         decoder.seconds = 0.2
-        with pytest.raises(DataError, match="too long"):
+        with pytest.raises(DataError, match="long"):
             decoder.run(time.sleep, 30)
         decoder.seconds = 60
         assert decoder.run(decode_upload, small, "small.jpg", 64).image.mode == "RGB"
