@@ -13,6 +13,7 @@ from osscl.errors import SpecError, shown
 from osscl.methods import CONFIGURATIONS, URSL
 from osscl.runs.spec import EXPERIMENTS, RunSpec, make_spec, schedule, spec_from_plain, spec_to_plain
 from osscl.stream.scenario import ScenarioSpec
+from refusals import naming
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def test_every_run_spec_survives_json_with_its_id(name):
 )  # fmt: skip
 def test_a_value_of_the_wrong_type_is_refused_by_field(wrong):
     name, value = next(iter(wrong.items()))
-    with pytest.raises(SpecError, match=next(iter(value)) if isinstance(value, dict) else name) as refused:
+    with pytest.raises(SpecError, match=naming(next(iter(value)) if isinstance(value, dict) else name)) as refused:
         from_plain(Outer, {"name": "x", **wrong})
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
 
@@ -115,24 +116,23 @@ def test_an_integer_in_a_float_field_becomes_a_float():
 @pytest.mark.parametrize("wrong", [True, 2**63, 1.5, "3", None])
 def test_rows_of_counts_are_checked_despite_the_shortcut(wrong):
     assert from_plain(Counts, {"rows": [[1, 2], [], [-3]]}) == Counts(((1, 2), (), (-3,)))
-    with pytest.raises(SpecError, match=r"rows\[1\]\[2\] must be"):
+    with pytest.raises(SpecError, match=naming("rows[1][2]")):
         from_plain(Counts, {"rows": [[1], [1, 2, wrong]]})
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "about"),
     [
-        ({"nane": "x"}, "unknown field 'nane'; did you mean 'name'"),
-        ({"name": "x", "inner": {"rat": 1}}, "unknown field 'inner.rat'; did you mean 'rate'? allowed: rate, kind"),
-        ({}, "Outer lacks name"),
-        ({"name": "x", "inner": 3}, "inner must be a mapping of fields, got 3"),
-        ([1], "Outer must be a mapping of fields, got [1]"),
+        ({"nane": "x"}, ["'nane'", "'name'"]),
+        ({"name": "x", "inner": {"rat": 1}}, ["'inner.rat'", "'rate'", "kind"]),
+        ({}, ["Outer", "name"]),
+        ({"name": "x", "inner": 3}, ["inner", "3"]),
+        ([1], ["Outer", "[1]"]),
     ],
 )
-def test_keys_are_checked_at_every_depth(data, message):
-    with pytest.raises(SpecError) as refused:
+def test_keys_are_checked_at_every_depth(data, about):
+    with pytest.raises(SpecError, match=naming(*about)):
         from_plain(Outer, data)
-    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_keys_are_checked_at_every_depth(data, message):
      ({"method": {"type": "ursl", "reference": {"tua": 1}}}, "tau")],
 )  # fmt: skip
 def test_unknown_names_in_a_run_spec_get_a_suggestion(change, hint):
-    with pytest.raises(SpecError, match=f"did you mean '{hint}'"):
+    with pytest.raises(SpecError, match=naming(f"'{hint}'")):  # in quotes, unlike what is allowed
         spec_from_plain(spec_to_plain(DIGITS) | change)
 
 
@@ -177,35 +177,34 @@ def test_changes_apply_at_once_and_the_last_one_of_a_field_wins():
     assert override(FULL, []) is FULL
     long = ["inner.sizes=[1,2,3,4]", "inner.kind=fast"]
     assert override(FULL, long).inner.sizes == (1, 2, 3, 4)
-    with pytest.raises(SpecError, match="inner: sizes must be shorter than 4 where kind is slow"):
+    with pytest.raises(SpecError, match=naming("inner", "sizes", (1, 2, 3, 4))):
         override(FULL, long[:1])
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "about"),
     [
-        ("cap", "changes are written field=value, got 'cap'"),
-        ("caps=3", "unknown field 'caps'; did you mean 'cap'"),
-        ("inner.rat=3", "unknown field 'inner.rat'; did you mean 'rate'"),
-        ("iner.rate=3", "unknown field 'iner'; did you mean 'inner'"),
-        ("name.first=3", "name.first: 'name' is not a group of fields"),
-        ("cap=many", "cap must be of type int, got 'many'"),
-        ("cap=1e3", "cap must be of type int"),
-        ("name=3", "name must be of type str"),
-        ("inner.rate=fast", "inner.rate must be of type float, got 'fast'"),
-        ("inner.rate=.inf", "inner.rate must be finite"),
-        ("pair=[1,2,3]", "pair must have 2 entries, got 3"),
-        ("pair=[1,x]", "pair[1] must be of type float"),
-        ("pair=null", "pair must be a list"),
-        ("pair=[1", "pair: cannot read the value"),
-        ("inner.kind=fats", "inner: unknown kind 'fats'; did you mean 'fast'"),
-        ("=3", "unknown field ''"),
+        ("cap", ["field=value", "'cap'"]),
+        ("caps=3", ["'caps'", "'cap'"]),
+        ("inner.rat=3", ["'inner.rat'", "'rate'"]),
+        ("iner.rate=3", ["'iner'", "'inner'"]),
+        ("name.first=3", ["name.first", "'name'"]),
+        ("cap=many", ["cap", "int", "'many'"]),
+        ("cap=1e3", ["cap", "int"]),
+        ("name=3", ["name", "str", "3"]),
+        ("inner.rate=fast", ["inner.rate", "float", "'fast'"]),
+        ("inner.rate=.inf", ["inner.rate", "inf"]),
+        ("pair=[1,2,3]", ["pair", "2", "3"]),
+        ("pair=[1,x]", ["pair[1]", "float", "'x'"]),
+        ("pair=null", ["pair", "list", "None"]),
+        ("pair=[1", ["pair", "'[1'"]),
+        ("inner.kind=fats", ["inner", "kind", "'fats'", "'fast'"]),
+        ("=3", ["field", "''"]),
     ],
 )
-def test_an_invalid_change_says_why(change, message):
-    with pytest.raises(SpecError) as refused:
+def test_an_invalid_change_says_why(change, about):
+    with pytest.raises(SpecError, match=naming(*about)):
         override(FULL, [change])
-    assert str(refused.value).startswith(message)
 
 
 def test_a_group_is_not_changed_as_a_whole_and_by_field():
@@ -214,7 +213,7 @@ def test_a_group_is_not_changed_as_a_whole_and_by_field():
         ["inner.rate=3", "inner={rate: 1}"],
         ["inner.rate=3", "inner=1"],
     ):
-        with pytest.raises(SpecError, match=r"^inner: set it as a whole or field by field, not both$"):
+        with pytest.raises(SpecError, match=naming("inner", "both")):
             override(FULL, changes)
 
 
@@ -365,9 +364,9 @@ def choices() -> list[tuple[Any, str]]:
 @pytest.mark.parametrize(("config", "name"), choices(), ids=lambda x: x if isinstance(x, str) else type(x).__name__)
 def test_a_value_outside_the_choices_is_refused_with_the_closest(config, name):
     allowed = get_args(get_type_hints(type(config))[name])
-    with pytest.raises(SpecError, match=f"unknown {name} '{allowed[0]}x'; did you mean '{allowed[0]}'"):
+    with pytest.raises(SpecError, match=naming(name, f"'{allowed[0]}x'", f"'{allowed[0]}'")):
         replace(config, **{name: f"{allowed[0]}x"})
-    with pytest.raises(SpecError, match=f"unknown {name} 'None'"):
+    with pytest.raises(SpecError, match=naming(name, "'None'")):
         replace(config, **{name: None})
 
 
