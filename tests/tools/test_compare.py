@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from consistent_records import consistent
-from osscl.errors import UserError
+from osscl.errors import SpecError, UserError
 from osscl.methods import CONFIGURATIONS
 from osscl.methods.base import PAPER, SHORT
 from osscl.report.chapters import runs_by_method
@@ -18,6 +18,7 @@ from osscl.report.naming import setting_words
 from osscl.runs.index import read_records
 from osscl.runs.record import record_to_plain
 from osscl.tools.compare import PairedDifference, pair_by_seed, pair_by_setting, same_stream, sign_test
+from refusals import naming
 
 FIRST, SECOND = (30.1, 31.4, 29.7, 30.9), (28.0, 30.2, 30.0, 29.1)
 RECORDS, _ = read_records(Path(__file__).parents[2] / "results/earlier")  # these do not change
@@ -124,29 +125,29 @@ def test_settings_are_compared_one_by_one_and_equal_memories_first():
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "about"),
     [
-        ({"spec": {"schedule": SHORT}}, "schedules differ, short"),
-        ({"spec": {"scenario": replace(BASE.spec.scenario, related=10)}}, "different streams"),
-        ({"spec": {"stream": "abc"}}, "different streams"),
-        ({"content": {"cifar10": "other"}}, "different data"),
-        ({"evaluated_on": "validation"}, "validation rows"),
-        ({"class_order": (1, 0)}, "different streams"),
+        ({"spec": {"schedule": SHORT}}, ["short", "paper"]),
+        ({"spec": {"scenario": replace(BASE.spec.scenario, related=10)}}, ["streams"]),
+        ({"spec": {"stream": "abc"}}, ["streams"]),
+        ({"content": {"cifar10": "other"}}, ["data"]),
+        ({"evaluated_on": "validation"}, ["validation"]),
+        ({"class_order": (1, 0)}, ["streams"]),
     ],
 )
-def test_other_schedules_streams_and_data_are_paired_on_request_only(changes, words):
+def test_other_schedules_streams_and_data_are_paired_on_request_only(changes, about):
     assert BASE.spec.schedule == PAPER
     fields = dict(changes)
     other = [replace(record, **fields) for record in side([5, 7], **fields.pop("spec", {}))]
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=naming("--anyway", *about)):
         pair_by_setting(other, side([1, 2]))
     assert finals(pair_by_setting(other, side([1, 2]), anyway=True)[0]) == (4, 5)
 
 
 def test_sides_without_a_common_seed_and_two_runs_of_one_seed_are_refused():
-    with pytest.raises(UserError, match="no seed in common"):
+    with pytest.raises(UserError, match=naming("seed", "common")):
         pair_by_setting([made(0, 1)], [made(1, 1)])
-    with pytest.raises(UserError, match="two runs with the same seed"):
+    with pytest.raises(UserError, match=naming("seed", side([1])[0].id, side([2], method=CHANGED)[0].id)):
         pair_by_setting([*side([1]), *side([2], method=CHANGED)], side([1]))
 
 
@@ -251,18 +252,18 @@ def test_a_damaged_record_is_named_and_skipped(typed, results):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "error", "about"),
     [
-        (["A-one", "C-one", "--results", "results"], "no records of 'C-one' in results; found: "),
-        (["A-one", "B-one", "--results", "nowhere"], "no folder nowhere"),
-        (["A-one", "B-one", "--results", "results", "--measure", "speed"], "unknown measure 'speed'"),
-        (["A-one", "B-one", "--results", "results", "--confidence", "95"], "confidence must be in (0, 1)"),
-        (["results", "results"], "two runs with the same seed"),
+        (["A-one", "C-one", "--results", "results"], UserError, ["'C-one'", "results", "ursl"]),
+        (["A-one", "B-one", "--results", "nowhere"], UserError, "nowhere"),
+        (["A-one", "B-one", "--results", "results", "--measure", "speed"], SpecError, ["measure", "speed"]),
+        (["A-one", "B-one", "--results", "results", "--confidence", "95"], SpecError, ["confidence", "95.0"]),
+        (["results", "results"], UserError, ["seed", BASE.id]),
     ],
 )
-def test_wrong_arguments_are_refused_in_one_line(refuses, results, arguments, words):
-    refuses("compare", *arguments, words=words)
+def test_wrong_arguments_are_refused_in_one_line(refuses, results, arguments, error, about):
+    refuses("compare", *arguments, error=error, about=about)
 
 
 def test_without_a_folder_of_records_a_name_is_refused(refuses):
-    refuses("compare", "ursl", "co2l", words="no folder results or runs with records")
+    refuses("compare", "ursl", "co2l", error=UserError, about=["results", "runs", "--results"])

@@ -39,6 +39,7 @@ from osscl.tools.tune import (
     trial_summaries,
     with_tied,
 )
+from refusals import UsageError, naming
 
 TINY = replace(SMOKE, name="tiny", max_updates=1, row_cap=64)
 SPEC = on_validation_rows(make_spec(EXPERIMENTS["digits"], URSL, TINY, 0))
@@ -133,7 +134,7 @@ def test_a_chain_of_ties_is_followed_to_its_end_and_a_circle_refused():
     values = with_tied({"reference.tau": "0.5"}, space_of(written, None, URSL), URSL)
     config = override(URSL, as_changes(values))
     assert config.learner.gamma == config.learner.lam == config.reference.tau == 0.5
-    with pytest.raises(SpecError, match="tied to itself"):
+    with pytest.raises(SpecError, match=naming("learner.gamma", "itself")):
         space_of(["learner.gamma=learner.lam", "learner.lam=learner.gamma", "reference.tau=[0.1, 0.5]"], None, URSL)
 
 
@@ -344,7 +345,7 @@ def test_a_search_whose_time_is_up_stops(played, tmp_path):
 
 
 def test_test_rows_choose_nothing():
-    with pytest.raises(SpecError, match="validation rows"):
+    with pytest.raises(SpecError, match=naming("validation_share")):
         Search(make_spec(EXPERIMENTS["digits"], URSL, TINY, 0), RATES, None)
     given = replace(SPEC, scenario=replace(SPEC.scenario, validation_share=0.3))
     assert on_validation_rows(given) == given and SPEC.scenario.validation_share == 0.1
@@ -468,25 +469,25 @@ def test_the_command_that_a_search_ends_with_has_its_seed(typed):
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "error", "about"),
     [
-        (["--search", "learner.lambda=[1]"], "unknown field"),
-        (["--space", "mine"], "unknown space 'mine'; allowed: paper"),
-        (["--method", "co2l"], "nothing to search"),
-        (["--method", "gd", "--space", "paper"], "unknown field 'learner"),
-        (["--validation", "0"], "a search is scored on validation images"),
-        (["--trials", "0"], "--trials"),
-        (["--device", "tpu"], "tpu"),
+        (["--search", "learner.lambda=[1]"], SpecError, "learner.lambda"),
+        (["--space", "mine"], SpecError, ["space", "mine", "paper"]),
+        (["--method", "co2l"], SpecError, "--search"),
+        (["--method", "gd", "--space", "paper"], SpecError, "'learner'"),
+        (["--validation", "0"], SpecError, ["--validation", "0.0"]),
+        (["--trials", "0"], UsageError, "--trials"),
+        (["--device", "tpu"], SpecError, ["device", "tpu"]),
     ],
 )
-def test_a_search_that_makes_no_sense_is_refused_in_one_line(refuses, tmp_path, flags, words):
-    refuses("tune", *SMALL, *flags, words=words)
+def test_a_search_that_makes_no_sense_is_refused_in_one_line(refuses, tmp_path, flags, error, about):
+    refuses("tune", *SMALL, *flags, error=error, about=about)
     assert not (tmp_path / "tuning").exists()
 
 
 def test_without_optuna_the_command_says_how_to_get_it(refuses, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    refuses("tune", *SMALL, words='pip install "osscl[tune]"')
+    refuses("tune", *SMALL, error=UserError, about='pip install "osscl[tune]"')
 
 
 def test_the_folder_of_a_search_may_have_any_name(typed, refuses, tmp_path):
@@ -496,8 +497,9 @@ def test_the_folder_of_a_search_may_have_any_name(typed, refuses, tmp_path):
     assert typed(*search, "--out", folder)[0] == 0
     assert list(folder.rglob("trials.sqlite3")) and [path.name for path in tmp_path.glob("what*")] == [folder.name]
     (tmp_path / "file").write_text("")
-    refuses(*search, "--out", tmp_path / "file", words="cannot write to the output folder")
-    refuses(*search[:-4], "--search", "margin=[2020-01-01]", "--out", tmp_path / "x", words="cannot read the values")
+    refuses(*search, "--out", tmp_path / "file", error=UserError, about=tmp_path / "file")
+    dates = "--search", "margin=[2020-01-01]"
+    refuses(*search[:-4], *dates, "--out", tmp_path / "x", error=SpecError, about=["margin", "'[2020-01-01]'"])
 
 
 def test_a_file_that_is_not_a_storage_is_named_and_left_alone(refuses, tmp_path):
@@ -505,7 +507,7 @@ def test_a_file_that_is_not_a_storage_is_named_and_left_alone(refuses, tmp_path)
     file = tmp_path / "tuning" / "trials.sqlite3"
     file.parent.mkdir()
     file.write_text("not a database, but somebody's words\n" * 50)
-    refuses("tune", *SMALL, words=["trials.sqlite3", "is not an Optuna storage"])
+    refuses("tune", *SMALL, error=UserError, about=[file.relative_to(tmp_path), "Optuna"])
     assert file.read_text().startswith("not a database")
 
 
