@@ -1,6 +1,8 @@
 """Photographs as people have them: upright, in RGB, in bounded memory, or one line that says why not."""
 
+import errno
 import io
+import os
 import struct
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from PIL import Image
 from osscl.data import pictures
 from osscl.data.pictures import decode_photo, hearing_warnings, read_photo
 from osscl.errors import DataError
+from refusals import naming
 
 CORNER = np.zeros((40, 60, 3), np.uint8)
 CORNER[:10, :15] = 255  # white at the upper left
@@ -25,11 +28,10 @@ def saved(path, image, **options):
     return path
 
 
-def refused(path, least=32):
-    with pytest.raises(DataError) as error:
-        read_photo(path, least)
-    assert str(error.value).startswith(f"{path} cannot be read as an image: ") and "\n" not in str(error.value)
-    return str(error.value)
+def check_refused(path, *about):
+    with pytest.raises(DataError, match=naming(path, *about)) as error:
+        read_photo(path, 32)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "ppm", "tiff", "gif", "webp", "bmp"])
@@ -63,7 +65,7 @@ def test_heic_is_read_where_it_can_be(tmp_path):
 def test_heic_without_its_package_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "heif_opens", lambda: False)
     (tmp_path / "a.heic").write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
-    assert 'pip install "osscl[photos]", or convert it to JPEG' in refused(tmp_path / "a.heic")
+    check_refused(tmp_path / "a.heic", 'pip install "osscl[photos]"', "JPEG")
 
 
 @pytest.mark.parametrize("suffix", ["png", "tiff"])
@@ -101,7 +103,7 @@ def test_values_of_32_bits_are_stretched(tmp_path, values):
 
 @pytest.mark.parametrize("size", [(7, 100), (100, 7), (1, 1)])
 def test_a_picture_of_a_few_pixels_is_refused(tmp_path, size):
-    assert "each side needs at least 8" in refused(saved(tmp_path / "a.png", Image.new("RGB", size)))
+    check_refused(saved(tmp_path / "a.png", Image.new("RGB", size)), "{}x{}".format(*size), 8)
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
@@ -131,7 +133,7 @@ def test_bands_change_nothing(tmp_path, monkeypatch):
 
 def test_a_decompression_bomb_is_refused_by_its_header(tmp_path):
     (tmp_path / "a.png").write_bytes(png(60000, 60000, 8, bytes(1000)))
-    assert "more than 178,956,970 pixels" in refused(tmp_path / "a.png")
+    check_refused(tmp_path / "a.png", "178,956,970")
 
 
 def test_a_jpeg_that_is_shrunk_while_decoded_may_be_larger_than_others(tmp_path, monkeypatch):
@@ -140,9 +142,10 @@ def test_a_jpeg_that_is_shrunk_while_decoded_may_be_larger_than_others(tmp_path,
     progressive = saved(tmp_path / "b.jpg", big, progressive=True)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200_000)
     assert min(read_photo(paths[0], 64).image.size) == 75
-    assert "more than 400,000 pixels" in refused(paths[1]) and "more than 400,000 pixels" in refused(progressive)
+    check_refused(paths[1], "400,000")
+    check_refused(progressive, "400,000")
     monkeypatch.setattr(pictures, "LARGEST_JPEG", 10)
-    refused(paths[0])
+    check_refused(paths[0], "400,000")
 
 
 def test_a_large_transparent_picture_takes_little_more_than_itself(tmp_path):
@@ -163,10 +166,10 @@ def test_damaged_files_are_refused_in_one_line(tmp_path):
     cases = {"cut.jpg": good.getvalue()[:900], "text.jpg": b"hello", "empty.jpg": b""}
     for name, content in cases.items():
         (tmp_path / name).write_bytes(content)
-        assert "damaged or not an image" in refused(tmp_path / name) or name == "cut.jpg"
-    assert "No such file" in refused(tmp_path / "none.jpg")
+        check_refused(tmp_path / name, "damaged")
+    check_refused(tmp_path / "none.jpg", os.strerror(errno.ENOENT))
     (tmp_path / "folder.jpg").mkdir()
-    assert "it is not a file" in refused(tmp_path / "folder.jpg")
+    check_refused(tmp_path / "folder.jpg", "file")
 
 
 def test_pillows_warnings_become_notes_of_their_own_picture(tmp_path, recwarn):
@@ -190,4 +193,4 @@ def test_pillows_warnings_become_notes_of_their_own_picture(tmp_path, recwarn):
 def test_limits_are_known_before_memory_is_taken(tmp_path, monkeypatch):
     path = saved(tmp_path / "a.png", Image.new("RGB", (100, 100)))
     monkeypatch.setattr(pictures, "LARGEST_FILE", 10)
-    assert "it is larger than" in refused(path)
+    check_refused(path, "MB")
