@@ -235,14 +235,13 @@ def test_nested_and_odd_values_are_refused_in_one_line(name, text):
 def test_a_change_to_a_run_spec_reaches_every_depth_and_is_checked():
     changed = override(DIGITS, ["method.reference.optimiser.rate=1e-2", "scenario.classes_per_step=[4,6]"])
     assert changed.method.reference.optimiser.rate == 0.01 and changed.scenario.classes_per_step == (4, 6)
-    for change, message in (
-        ("scenario.memory=3", "scenario: memory must be 0"),
-        ("seed=-1", "seed must be 0 or more"),
-        ("scenario.peripheral=letters", "scenario.peripheral must be a list, got 'letters'"),
+    for change, about in (
+        ("scenario.memory=3", ["scenario", "memory", 10, 3]),
+        ("seed=-1", ["seed", -1]),
+        ("scenario.peripheral=letters", ["scenario.peripheral", "list", "'letters'"]),
     ):
-        with pytest.raises(SpecError) as refused:
+        with pytest.raises(SpecError, match=naming(*about)):
             override(DIGITS, [change])
-        assert str(refused.value).startswith(message)
 
 
 # ----- mutated documents
@@ -376,22 +375,21 @@ def test_choices_are_found():
 
 
 @pytest.mark.parametrize(
-    ("config", "change", "message"),
+    ("config", "change", "about"),
     [
-        (FULL, {"cap": 30.5}, "cap must be of type int | None, got 30.5"),
-        (FULL, {"cap": True}, "cap must be of type int | None, got True"),
-        (FULL, {"pair": (1.0,)}, "pair must be of type tuple"),
-        (FULL, {"pair": [1.0, 2.0]}, "pair must be of type tuple"),
-        (FULL, {"inner": None}, "inner must be of type Inner, got None"),
-        (Inner(), {"rate": "all"}, "rate must be of type float, got 'all'"),
-        (EXPERIMENTS["digits"], {"peripheral": ["letters"]}, "peripheral must be a tuple of names"),
-        (EXPERIMENTS["digits"], {"main": ["digits"]}, "main must be of type str, got ['digits']"),
+        (FULL, {"cap": 30.5}, ["cap", "int | None", 30.5]),
+        (FULL, {"cap": True}, ["cap", "int | None", True]),
+        (FULL, {"pair": (1.0,)}, ["pair", "tuple", (1.0,)]),
+        (FULL, {"pair": [1.0, 2.0]}, ["pair", "tuple", [1.0, 2.0]]),
+        (FULL, {"inner": None}, ["inner", "Inner", None]),
+        (Inner(), {"rate": "all"}, ["rate", "float", "'all'"]),
+        (EXPERIMENTS["digits"], {"peripheral": ["letters"]}, ["peripheral", "tuple", ["letters"]]),
+        (EXPERIMENTS["digits"], {"main": ["digits"]}, ["main", "str", ["digits"]]),
     ],
 )
-def test_a_value_of_another_type_is_refused_on_construction(config, change, message):
-    with pytest.raises(SpecError) as refused:
+def test_a_value_of_another_type_is_refused_on_construction(config, change, about):
+    with pytest.raises(SpecError, match=naming(*about)):
         replace(config, **change)
-    assert str(refused.value).startswith(message)
 
 
 @pytest.mark.parametrize("config", list(nested(DIGITS)), ids=lambda c: type(c).__name__)

@@ -434,37 +434,36 @@ def test_a_step_is_a_copy_that_cannot_change_the_banks():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("wrong", "about"),
     [
-        ({"labeled_fraction": 0.0}, "labeled_fraction must be in (0, 1], got 0.0"),
-        ({"labeled_fraction": 1.01}, "labeled_fraction must be in (0, 1], got 1.01"),
-        ({"labeled_fraction": 0.1, "labels_per_class": 3}, "set exactly one of labeled_fraction"),
-        ({"labeled_fraction": None}, "set exactly one of labeled_fraction"),
-        ({"labels_per_class": 0, "labeled_fraction": None}, "labels_per_class"),
-        ({"memory": 5}, "memory must be 0 (none) or at least the 6 classes, got 5"),
-        ({"memory": -1}, "memory must be 0"),
-        ({"classes_per_step": ()}, "classes_per_step"),
-        ({"classes_per_step": (2, 0)}, "classes_per_step"),
-        ({"validation_share": 1.0}, "validation_share"),
-        ({"validation_share": -0.1}, "validation_share"),
-        ({"class_share": 0.0}, "class_share"),
-        ({"class_share": 1.1}, "class_share"),
-        ({"imbalance": 0.5}, "imbalance"),
-        ({"related": -1}, "related"),
-        ({"unrelated": -1}, "unrelated"),
-        ({"peripheral": ("away", "away")}, "peripheral"),
-        ({"peripheral": ("home",)}, "peripheral"),
-        ({"before_first": "none"}, "unknown before_first"),
-        ({"regime": "osccl"}, "unknown regime 'osccl'; did you mean 'osscl'"),
-        ({"regime": "only_supervised", "unrelated": 0}, "related must be 0 in the regime only_supervised"),
-        ({"regime": "only_unrelated"}, "related must be 0 in the regime only_unrelated"),
-        ({"regime": "only_related"}, "unrelated must be 0 in the regime only_related"),
+        ({"labeled_fraction": 0.0}, ["labeled_fraction", 0.0]),
+        ({"labeled_fraction": 1.01}, ["labeled_fraction", 1.01]),
+        ({"labeled_fraction": 0.1, "labels_per_class": 3}, ["labeled_fraction", "labels_per_class"]),
+        ({"labeled_fraction": None}, ["labeled_fraction", "labels_per_class"]),
+        ({"labels_per_class": 0, "labeled_fraction": None}, ["labels_per_class"]),
+        ({"memory": 5}, ["memory", 6, 5]),
+        ({"memory": -1}, ["memory", 6, -1]),
+        ({"classes_per_step": ()}, ["classes_per_step"]),
+        ({"classes_per_step": (2, 0)}, ["classes_per_step"]),
+        ({"validation_share": 1.0}, ["validation_share"]),
+        ({"validation_share": -0.1}, ["validation_share"]),
+        ({"class_share": 0.0}, ["class_share"]),
+        ({"class_share": 1.1}, ["class_share"]),
+        ({"imbalance": 0.5}, ["imbalance"]),
+        ({"related": -1}, ["related"]),
+        ({"unrelated": -1}, ["unrelated"]),
+        ({"peripheral": ("away", "away")}, ["peripheral"]),
+        ({"peripheral": ("home",)}, ["peripheral"]),
+        ({"before_first": "none"}, ["before_first", "'none'"]),
+        ({"regime": "osccl"}, ["regime", "'osccl'", "'osscl'"]),
+        ({"regime": "only_supervised", "unrelated": 0}, ["related", "only_supervised"]),
+        ({"regime": "only_unrelated"}, ["related", "only_unrelated"]),
+        ({"regime": "only_related"}, ["unrelated", "only_related"]),
     ],
 )
-def test_an_invalid_scenario_is_refused_by_field(wrong, message):
-    with pytest.raises(SpecError) as refused:
+def test_an_invalid_scenario_is_refused_by_field(wrong, about):
+    with pytest.raises(SpecError, match=naming(*about)):
         replace(SPEC, **wrong)
-    assert str(refused.value).startswith(message)
 
 
 def test_no_memory_and_a_slot_for_each_class_are_allowed():
