@@ -150,8 +150,8 @@ def raises(error):
 @pytest.mark.parametrize(
     ("error", "about", "commands"),
     [
-        (UsageError, ("bogus", "demo", "list"), "bogus"),
-        (UsageError, ("bogus", "list", "fetch"), "data bogus"),
+        (SpecError, ("bogus", "demo", "list"), "bogus"),
+        (SpecError, ("bogus", "list", "fetch"), "data bogus"),
         (UsageError, ("--bogus", "--help"), "--bogus"),
         (UsageError, ("MODEL", "--help"), "predict"),
         (UsageError, ("NAME", "--help"), "data fetch"),

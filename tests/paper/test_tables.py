@@ -702,7 +702,7 @@ def test_wrong_arguments_of_claims_are_refused_in_one_line(refused, args, error,
 
 @pytest.mark.parametrize("command", ["figure", "experiments"])
 def test_old_commands_are_gone(refused, command):
-    refused(command, "F1", error=UsageError, about=[f"'{command}'", "table"])
+    refused(command, "F1", error=SpecError, about=[f"'{command}'", "table"])
 
 
 def test_claims_use_all_records(osscl, world):
