@@ -97,7 +97,7 @@ def test_every_cell_of_every_table_figure_and_limitation_gets_a_record(osscl, wo
 def test_a_table_that_is_complete_runs_nothing_again(osscl, world, monkeypatch):
     osscl("table", "T12", *ON_DEMO, "--out", world / "runs")
     before = {path: path.stat().st_mtime_ns for path in (world / "runs").rglob("*.json")}
-    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    monkeypatch.setattr("osscl.runs.run._train_and_evaluate", None)
     code, shown, _ = osscl("table", "T12", *ON_DEMO, "--out", world / "runs")
     assert code == 0 and "(n=1)" in shown
     assert {path: path.stat().st_mtime_ns for path in (world / "runs").rglob("*.json")} == before
@@ -491,7 +491,7 @@ def test_the_run_of_a_damaged_record_in_results_is_not_repeated_elsewhere(osscl,
     results = tmp_path / "results"
     results.mkdir()
     (results / f"{spec.id}.json").write_text("{")
-    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    monkeypatch.setattr("osscl.runs.run._train_and_evaluate", None)
     command = ["table", "T16", *ON_DEMO, "--cells", "continual/ursl", "--out", tmp_path / "runs", "--results", results]
     assert "damaged record" in osscl(*command, "--dry-run")[1]
     code, shown, errors = osscl(*command)
@@ -540,7 +540,7 @@ def test_a_terminal_without_a_width_has_80_columns(osscl, monkeypatch):
 
 def test_a_run_recorded_in_results_is_not_repeated(osscl, world, tmp_path, monkeypatch):
     osscl("table", "T16", *ON_DEMO, "--out", world / "runs")
-    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    monkeypatch.setattr("osscl.runs.run._train_and_evaluate", None)
     command = ["table", "T16", *ON_DEMO, "--out", tmp_path / "runs", "--results", world / "runs"]
     code, shown, _ = osscl(*command)
     assert code == 0 and shown.count("(n=1)") == 3 and not (tmp_path / "runs").exists()
@@ -563,7 +563,7 @@ def test_a_run_that_diverges_fails_the_command_after_the_table_is_shown(osscl, t
     def diverging(spec, *args, **kwargs):
         raise Diverged("the loss is not finite")
 
-    monkeypatch.setattr("osscl.runs.run._carry_out", diverging)
+    monkeypatch.setattr("osscl.runs.run._train_and_evaluate", diverging)
     code, shown, errors = osscl("table", "T16", *ON_DEMO, "--out", tmp_path / "runs")
     assert code == 2 and "T16: " in shown and "3 of 3 runs failed" in errors
 
@@ -614,7 +614,7 @@ def test_runs_without_a_valid_time_are_repeated_once_and_their_records_stay(ossc
         phase.cached for phase in fresh
     )  # a reference from the cache may have been trained beside other work
     assert osscl("runs", tmp_path / "runs")[2] == ""  # two records of a run are no problem
-    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    monkeypatch.setattr("osscl.runs.run._train_and_evaluate", None)
     code, shown, errors = osscl(*command)
     assert (code, errors) == (0, "") and shown.count("(n=1)") == 3
     assert "2 runs, 0 to run" in osscl(*command, "--dry-run")[1]
@@ -643,7 +643,7 @@ def test_a_second_record_without_a_time_is_named_and_its_run_not_repeated(osscl,
         path = tmp_path / "runs" / "timed" / id / f"{id}.json"
         path.parent.mkdir(parents=True)
         path.write_text(text if damage is None else damage)
-    monkeypatch.setattr("osscl.runs.run._carry_out", None)
+    monkeypatch.setattr("osscl.runs.run._train_and_evaluate", None)
     code, shown, errors = osscl(*command)
     assert code == 0 and "(n=1)" not in shown and errors.count("skipped: ") == 2
     assert ("is another record of" if damage is None else "move it away") in errors
