@@ -127,7 +127,7 @@ def test_wrong_calls_are_refused_and_change_nothing(typed, refuses, folders):
     below, nowhere = folders / "pile" / "below", folders / "nowhere"
     fit = "fit", place, "--labeled", week
     refuses("update", place, "--labeled", week, error=DataError, about=[place, "osscl fit"])
-    refuses("back", place, "model-1", error=UserError, about=[place, "osscl fit"])
+    refuses("back", place, "model-1", error=DataError, about=[place, "osscl fit"])
     refuses("fit", place, "--labeled", below, error=DataError, about=below)
     refuses("fit", place, "--labeled", nowhere, error=DataError, about=nowhere)
     refuses(*fit, "--unlabeled", nowhere, error=DataError, about=nowhere)

@@ -122,7 +122,7 @@ def test_files_that_are_not_exports_are_refused(agent, typed, refuses, tmp_path)
     refuses("predict", "agent.onnx", error=UserError, about="images")
     refuses("predict", "agent.onnx", "new", "--threshold", "0", error=UserError, about=["--threshold", "--reject"])
     refuses("predict", "agent.onnx", "new", "--reject", "2", error=UserError, about=["--reject", "2"])
-    refuses("predict", "agent.onnx", "text.onnx", error=UserError, about="text.onnx")
+    refuses("predict", "agent.onnx", "text.onnx", error=DataError, about="text.onnx")
     refuses("predict", "vit", "new", error=DataError, about=["vit/config.json", "osscl export"])
     refuses("sort", "agent.onnx", "new", "--into", "x", error=DataError, about="agent.onnx")
 

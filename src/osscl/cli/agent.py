@@ -14,7 +14,7 @@ import typer
 
 from osscl.cli.options import Device
 from osscl.cli.specs import Changes
-from osscl.errors import Locked, Stopped, UserError
+from osscl.errors import DataError, Locked, Stopped, UserError
 from osscl.text import counted, printable
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def back(
     from osscl.cli.inspect import show_history
 
     if not agent.is_dir():
-        raise UserError(f"no agent in {agent}: `osscl fit` creates one")
+        raise DataError(f"no agent in {agent}: `osscl fit` creates one")
     restored = go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
     show_history(ContinualClassifier.load(agent, "cpu", finished=True))
     typer.echo(f"restored {restored} of {agent}; the model that it replaces is kept under its number")

@@ -112,8 +112,8 @@ def _image_files(paths: list[Path]) -> tuple[list[Path], list[str]]:
     return files, problems
 
 
-def _first_of(problems: list[str]) -> UserError:
-    return UserError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
+def _first_of(problems: list[str]) -> DataError:
+    return DataError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
 
 
 def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: float | None, top: int, form: str) -> None:
@@ -363,7 +363,7 @@ def _sorted_photos(
     found = photos.learner.embed(given.files)
     report_problems([*given.notes, *(one.reason for one in found.skipped)])
     if not len(found):
-        raise UserError(found.skipped[0].reason)
+        raise DataError(found.skipped[0].reason)
     predictions = predict_embedded(photos, found, reject, groups)
     return sort_files([given.files[i] for i in found.indices], predictions, photos.classes)
 
