@@ -80,10 +80,8 @@ def test_damaged_files(tmp_path):
     file.write_text(file.read_text().replace("blue", "glue"))
     assert message(DamagedFile, read_sealed, file) == f"{file} is damaged: its content is not what was written"
     file.write_text("[]")
-    assert (
-        message(DataError, read_record, file)
-        == f"{file} cannot be read as a record: expected the format 'osscl record 1'"
-    )
+    expected = "expected the format 'osscl record 1'"
+    assert message(DataError, read_record, file) == f"{file} cannot be read as a record: {expected}"
     (tmp_path / "a.png").write_text("no image")
     assert message(DataError, load_pictures, tmp_path / "a.png") == (
         f"{tmp_path / 'a.png'} cannot be read as an image: it is damaged or not an image"
