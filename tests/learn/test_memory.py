@@ -77,7 +77,7 @@ def test_shrinking_keeps_only_images_that_were_stored(policy):
     assert len(old) == 6
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("low", {7, 8, 9}), ("high", {0, 1, 2}), ("rainbow", {9, 6, 3})])
+@pytest.mark.parametrize(("policy", "expected"), [("low", {7, 8, 9}), ("high", {0, 1, 2}), ("rainbow", {9, 5, 0})])
 def test_policies_select_by_confidence_within_each_class(policy, expected):
     memory = empty_memory(6)
     memory.update(numbered({0: 10, 1: 10}), [0, 1], seeded(0, "memory"), policy, confidence)
@@ -89,13 +89,22 @@ def test_choosing_by_hand():
     sure = torch.tensor([0.5, 0.1, 0.9, 0.3, 0.7])
     assert set(choose("low", 2, 5, sure, seeded(0)).tolist()) == {1, 3}
     assert set(choose("high", 2, 5, sure, seeded(0)).tolist()) == {2, 4}
-    assert choose("rainbow", 2, 5, sure, seeded(0)).tolist() == [1, 0]  # ranks 0 and 2
-    assert choose("rainbow", 4, 5, sure, seeded(0)).tolist() == [1, 3, 0, 4]  # ranks 0 to 3 of 5: 0, 1.25, 2.5, 3.75
-    assert choose("rainbow", 3, 5, sure, seeded(0)).tolist() == [1, 3, 4]  # not the three least confident
+    assert choose("rainbow", 1, 5, sure, seeded(0)).tolist() == [0]  # the median
+    assert choose("rainbow", 2, 5, sure, seeded(0)).tolist() == [1, 2]  # ranks 0 and 4
+    assert choose("rainbow", 3, 5, sure, seeded(0)).tolist() == [1, 0, 2]  # ranks 0, 2 and 4
+    assert choose("rainbow", 4, 5, sure, seeded(0)).tolist() == [1, 3, 4, 2]  # ranks 0, 1.3, 2.7 and 4, rounded
     for policy in ("random", "low", "high", "rainbow"):
         assert choose(policy, 5, 5, sure, seeded(0)).tolist() == [0, 1, 2, 3, 4]
         assert choose(policy, 9, 5, sure, seeded(0)).tolist() == [0, 1, 2, 3, 4]
         assert len(choose(policy, 0, 5, sure, seeded(0))) == 0
+
+
+def test_rainbow_keeps_the_mean_confidence_while_a_class_shrinks():
+    sure = torch.arange(100.0)
+    for k in (50, 33, 25, 20, 10, 5):
+        sure = sure[choose("rainbow", k, len(sure), sure, seeded(0))]
+    assert (float(sure.min()), float(sure.max())) == (0, 99)
+    assert abs(float(sure.mean()) - 49.5) < 3
 
 
 def test_random_choice_is_even_and_depends_on_the_seed():

@@ -41,9 +41,9 @@ def choose(policy: Policy, k: int, n: int, confidence: Tensor | None, rng: Gener
         return ranked[:k]
     if policy == "high":
         return ranked[n - k :]
-    # Rainbow: all ranges of confidence. Deviation: ranks are evenly spaced. Rainbow Memory's code takes every
+    # Rainbow: ranks evenly spaced from the least to the most confident. Deviation: Rainbow Memory's code takes every
     # (n // k)-th, which is the k least confident ones whenever more than half of a class stays.
-    return ranked[torch.arange(k) * n // k]
+    return ranked[torch.linspace(0, n - 1, k).round().long()] if k != 1 else ranked[n // 2 :][:1]
 
 
 class Memory:
