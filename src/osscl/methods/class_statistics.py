@@ -222,11 +222,13 @@ def plan_bytes(
     """How many directions fit into `share` of `budget`, at most `most`; images of `image` bytes fill the rest.
 
     Each of the networks, of these `widths`, has a mean per class and one covariance; `background` is the width of the
-    Gaussian of unlabelled rows, or 0. Means and diagonals are kept even if they need more than the share.
+    Gaussian of unlabelled rows, or 0. Means and diagonals are kept even if they need more than the share; directions
+    leave room for an image of each class.
     """
     fixed = sum(HALF * (classes + 1) * width + COUNT * classes for width in widths) + HALF * 2 * background
     per_direction = HALF * (sum(widths) + background)
-    rank = min(max(0, int(share * budget) - fixed) // per_direction, most, *widths)
+    room = min(int(share * budget), budget - classes * image) - fixed
+    rank = min(max(0, room) // per_direction, most, *widths)
     statistics = fixed + rank * per_direction
     return BytePlan(rank, statistics, max(0, budget - statistics) // image)
 
