@@ -30,6 +30,7 @@ GROUPS = {
 # Modules that are documented whole, below the public names.
 MODULES = {
     "contract": ("The method contract", "osscl.methods.base"),
+    "phases": ("Training phases", "osscl.methods.phases"),
     "step": ("Steps and streams", "osscl.stream.build"),
     "contrastive": ("Contrastive losses", "osscl.losses.contrastive"),
     "distillation": ("Distillation losses", "osscl.losses.distillation"),

@@ -121,7 +121,7 @@ def test_scores_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("config", "pseudo", "related"),
+    ("config", "pseudo", "guide"),
     [
         (GateConfig(), [2], [1, 2, 3]),  # confident rows of past classes
         (GateConfig(pseudo="all"), [2, 3], [1, 2, 3]),
@@ -130,13 +130,13 @@ def test_scores_by_hand():
         (GateConfig(guide="all"), [2], [0, 1, 2, 3]),
     ],
 )
-def test_two_thresholds_select_pseudo_labels_and_related_rows(config, pseudo, related):
+def test_two_thresholds_select_pseudo_labels_and_rows_to_guide_by(config, pseudo, guide):
     images, labels = pictures(4), torch.tensor([7, 4, 2, 4])
     step = Step(1, (4,), labeled(), images)
     found = Gate(torch.eye(3), 0.1, 0.5, torch.zeros(1)).segregate(
         config, step, torch.tensor([0, 0.3, 0.6, 0.9]), labels
     )
-    assert torch.equal(found.pseudo_labeled.images, images[pseudo]) and torch.equal(found.related, images[related])
+    assert torch.equal(found.pseudo_labeled.images, images[pseudo]) and torch.equal(found.guide, images[guide])
     assert torch.equal(found.pseudo_labeled.labels, labels[pseudo]) and found.report.used == len(pseudo)
     assert found.report.passed.tolist() == [False, True, True, True]
     assert found.report.confident.tolist() == [False, False, True, True]

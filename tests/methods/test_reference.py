@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from osscl.errors import SpecError
-from osscl.methods.base import Phases, Runtime
+from osscl.methods.base import Runtime
+from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig, ema_at
 from osscl.methods.ursl import Ursl
 from osscl.tools.battery import FEW, held_out, maker

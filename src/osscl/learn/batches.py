@@ -19,7 +19,7 @@ class Shuffled:
     of the same pass: no row occurs twice in a batch, and all batches have the same shape. `drop_last` leaves it out.
     """
 
-    pool: int
+    length: int  # rows of the pool
     size: int  # rows per batch; limited by the pool
     seed: int
     names: tuple[str | int, ...]  # the purpose, see `seeded`
@@ -28,11 +28,11 @@ class Shuffled:
 
     @property
     def rows(self) -> int:
-        return min(self.size, self.pool)
+        return min(self.size, self.length)
 
     @property
     def per_epoch(self) -> int:
-        return self.pool // self.rows if self.drop_last else math.ceil(self.pool / self.rows)
+        return self.length // self.rows if self.drop_last else math.ceil(self.length / self.rows)
 
     def starting(self, number: int) -> Iterator[Tensor]:
         """Batch `number` and those after it, each (rows,)."""
@@ -41,10 +41,10 @@ class Shuffled:
             turn, batch = divmod(number, self.per_epoch)
             if turn != current:
                 rng = seeded(self.seed, *self.names, "pass", turn, device=self.device)
-                current, order = turn, torch.randperm(self.pool, generator=rng, device=self.device)
+                current, order = turn, torch.randperm(self.length, generator=rng, device=self.device)
             end = (batch + 1) * self.rows
             rows = order[batch * self.rows : end]
-            yield rows if end <= self.pool else torch.cat((rows, order[: end - self.pool]))
+            yield rows if end <= self.length else torch.cat((rows, order[: end - self.length]))
             number += 1
 
     def with_draws(self, start: int, views: int = 2) -> Iterator[tuple[Tensor, Tensor]]:
@@ -56,5 +56,5 @@ class Shuffled:
 
 def side_by_side(pools: Sequence[tuple[Shuffled, int]], start: int) -> Iterator[tuple[Tensor, ...]]:
     """Rows and random numbers of one batch of each pool, given with its number of views; empty pools are left out."""
-    for parts in zip(*(pool.with_draws(start, views) for pool, views in pools if pool.pool), strict=True):
+    for parts in zip(*(pool.with_draws(start, views) for pool, views in pools if pool.length), strict=True):
         yield tuple(tensor for part in parts for tensor in part)

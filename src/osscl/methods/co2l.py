@@ -14,12 +14,12 @@ from torch import Tensor
 from osscl.config import added_later, require, require_declared
 from osscl.data.images import concat
 from osscl.errors import SpecError
-from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import Head, HeadConfig, fit_head
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
+from osscl.methods.base import Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
+from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import LearnerConfig
 from osscl.seeding import seeded
@@ -97,7 +97,7 @@ class Co2l:
         if self.phases.begin_step(step.index):
             self.classes.extend(step.new_classes)
             self.memory.add(step.further)
-            if step.index > 0:
+            if step.index > 0 and self.config.learner.gamma > 0:
                 self.past = self.teacher()
         if self.pretrained is not None and step.index == 0:
             self.pretrained.learn(step.unlabeled, step.index)
@@ -114,16 +114,14 @@ class Co2l:
 
     def train(self, step: Step) -> dict[str, float]:
         """Asymmetric SupCon on T_t and M, distillation from the past network, NT-Xent on U_t for co2l-j."""
-        hp, seed, device, t = self.config.learner, self.setting.seed, self.runtime.device, step.index
-        augmentation, past = self.setting.augmentation, self.past if hp.gamma > 0 else None
+        hp, augmentation, past = self.config.learner, self.setting.augmentation, self.past
         pool = concat(step.labeled, self.memory.labeled)
         anchors = torch.isin(pool.labels, pool.labels.new_tensor(step.new_classes))
-        rows_of_pool = Shuffled(len(pool), hp.batch, seed, ("learner", t), device)
-        batches = [(rows_of_pool, 2)]
+        pools = [(self.phases.shuffled("learner", len(pool), hp.batch), 2)]  # two views of each image
         if self.config.unlabeled == "joint" and len(step.unlabeled) > 1:
-            batches.append((Shuffled(len(step.unlabeled), hp.batch, seed, ("guide", t), device), 2))
-        epochs, optimiser = self.config.length_of(t)
-        phase = self.phases.train("learner", [self.encoder], optimiser, epochs, batches, at_least=hp.min_updates)
+            pools.append((self.phases.shuffled("guide", len(step.unlabeled), hp.batch), 2))
+        epochs, optimiser = self.config.length_of(step.index)
+        phase = self.phases.train("learner", [self.encoder], optimiser, epochs, pools, floor=hp.min_updates)
 
         def update(rows: Tensor, u: Tensor, *joint: Tensor) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)
@@ -136,17 +134,12 @@ class Co2l:
             if joint:
                 views = two_views(step.unlabeled[joint[0]], joint[1], augmentation)
                 loss = loss + hp.lam * nt_xent(self.encoder(views), hp.tau)
-            phase.step(loss)
-            return loss.detach()
+            return phase.step(loss)
 
         replay = phase.capture(update)
         for batch in phase.batches():
             phase.report(replay(*batch))
-        return {
-            "updates_per_epoch": rows_of_pool.per_epoch,
-            "learner_batch": rows_of_pool.rows,
-            "anchors_per_batch": float(anchors.float().mean()) * rows_of_pool.rows,
-        }
+        return phase.sizes(anchors)
 
     def fit_head(self, step: Step) -> None:
         fit = head_fit(self.encoder, step, self.memory, self.classes, self.setting)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from osscl.config import require, require_not_negative, require_positive
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import (
     BALANCING,
     OUR_HEAD,
@@ -27,7 +26,6 @@ from osscl.learn.linear_head import (
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import fixmatch, logit_distillation
 from osscl.methods.base import (
-    Phases,
     Runtime,
     Setting,
     State,
@@ -40,6 +38,7 @@ from osscl.methods.base import (
     rebuilt,
     require_classifier,
 )
+from osscl.methods.phases import Phases
 from osscl.seeding import seeded
 from osscl.stream.build import Step
 from osscl.vision.encoder import Classifier, Deconfident, build_on_device, frozen_copy, in_chunks, restored
@@ -231,11 +230,11 @@ class Dm:
         loss: Callable[..., Tensor],
     ) -> None:  # fmt: skip
         """One phase; `loss` takes views, the columns of the labelled ones, and the rows of the unlabelled ones."""
-        config, seed, device, names = self.config, self.setting.seed, self.runtime.device, (name, self.phases.step)
-        labeled = Shuffled(len(pool.images), config.batch, seed, names, device)
-        unlabeled = Shuffled(len(pool.unlabeled), config.unlabeled_batch, seed, (*names, "unlabeled"), device)
+        config = self.config
+        labeled = self.phases.shuffled(name, len(pool.images), config.batch)
+        unlabeled = self.phases.shuffled(name, len(pool.unlabeled), config.unlabeled_batch, "unlabeled")
         twice = name == "model" and config.consistency > 0
-        nothing = torch.empty(0, dtype=torch.long, device=device)
+        nothing = torch.empty(0, dtype=torch.long, device=self.runtime.device)
         phase = self.phases.train(name, [net], optimiser, epochs, [(labeled, 1), (unlabeled, 1 + twice)])
 
         def update(rows: Tensor, u: Tensor, more: Tensor = nothing, v: Tensor | None = None) -> Tensor:
@@ -244,8 +243,7 @@ class Dm:
                 views.append(weak_view(pool.unlabeled[more], v[: len(more)], self.views))
                 views += [strong_view(pool.unlabeled[more], v[len(more) :], self.views)] if twice else []
             value = loss(torch.cat(views), pool.columns[rows], more)
-            phase.step(value, None if name == "balance" else config.longest)
-            return value.detach()
+            return phase.step(value, None if name == "balance" else config.longest)
 
         replay = phase.capture(update)
         for batch in phase.batches():

@@ -44,9 +44,9 @@ class Segregated:
     """What the gate selects from U_t."""
 
     pseudo_labeled: Labeled  # T-hat
-    related: Tensor  # images of U-hat
+    guide: Tensor  # images of U-hat, for L_KD
     report: GateReport | None = None  # None until there is a trained reference
-    epoch_rows: int = 0  # rows of T-hat that count towards the length of the learner's epochs
+    more_rows: int = 0  # by which `epochs_as` makes the learner's epochs longer; may be negative
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Gate:
     prototypes: Tensor  # (k, d), unit rows
     threshold: float  # tau_id
     pseudo_threshold: float  # tau_pl
-    labeled_scores: Tensor  # S_l
+    labeled_scores: Tensor  # S_l^t
 
     def score(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """S and the column of the nearest prototype, for unit rows z."""
@@ -79,7 +79,7 @@ class Gate:
             scores, passed, confident, labels, self.threshold, self.pseudo_threshold, len(pseudo_labeled)
         )  # fmt: skip
         guide = step.unlabeled if config.guide == "all" else step.unlabeled[passed]
-        return Segregated(pseudo_labeled, guide, report, int(counted.sum()))
+        return Segregated(pseudo_labeled, guide, report, int(counted.sum() - pseudo.sum()))
 
     def notes(self, z: Tensor) -> dict[str, float]:
         """Diagnostics for the record, given the embeddings of U_t."""

@@ -15,12 +15,10 @@ from torch import Tensor
 
 from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import columns_of, concat
-from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import BALANCING, OUR_HEAD, Head, class_weights, fit_head
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import distance_from_even, logit_distillation
 from osscl.methods.base import (
-    Phases,
     Runtime,
     Setting,
     State,
@@ -32,6 +30,7 @@ from osscl.methods.base import (
     our_head,
     rebuilt,
 )
+from osscl.methods.phases import Phases
 from osscl.seeding import seeded
 from osscl.stream.build import Step
 from osscl.vision.backbones import require_backbone
@@ -96,12 +95,6 @@ class GdPool:
     images: Tensor  # of T_t and M
     columns: Tensor  # of their classes
     external: Tensor  # images of U_t
-
-    def batches(self, config: GdConfig, seed: int, names: tuple[str | int, ...]) -> tuple[Shuffled, Shuffled]:
-        device = self.images.device
-        labeled = Shuffled(len(self.images), config.batch, seed, names, device)
-        beside = config.unlabeled_batch or labeled.rows
-        return labeled, Shuffled(len(self.external), beside, seed, (*names, "external"), device)
 
 
 class Gd:
@@ -180,7 +173,10 @@ class Gd:
         loss: Callable[[Tensor, Tensor, int], Tensor],
     ) -> None:  # fmt: skip
         """One phase; `loss` takes views, the columns of the labelled ones, and the number of external ones."""
-        labeled, external = pool.batches(self.config, self.setting.seed, (name, self.phases.step))
+        labeled = self.phases.shuffled(name, len(pool.images), self.config.batch)
+        external = self.phases.shuffled(
+            name, len(pool.external), self.config.unlabeled_batch or labeled.rows, "external"
+        )
         phase = self.phases.train(name, nets, optimiser, epochs, [(labeled, 1), (external, 1)])
 
         def update(rows: Tensor, u: Tensor, *more: Tensor) -> Tensor:
@@ -188,8 +184,7 @@ class Gd:
             if more:
                 images, u = torch.cat((images, pool.external[more[0]])), torch.cat((u, more[1]))
             value = loss(weak_view(images, u, self.views), pool.columns[rows], len(images) - len(rows))
-            phase.step(value)
-            return value.detach()
+            return phase.step(value)
 
         replay = phase.capture(update)
         for batch in phase.batches():

@@ -17,11 +17,8 @@ from torch import Tensor, nn
 from osscl.config import require_not_negative
 from osscl.data.images import Labeled, columns_of
 from osscl.device import SideBySide, compiled_for_several_gradients
-from osscl.learn.batches import Shuffled
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods.base import (
-    Phase,
-    Phases,
     Runtime,
     Setting,
     State,
@@ -31,6 +28,7 @@ from osscl.methods.base import (
     new_memory,
     require_classifier,
 )
+from osscl.methods.phases import Phase, Phases
 from osscl.seeding import seeded
 from osscl.stream.build import Step
 from osscl.vision.encoder import in_chunks
@@ -152,15 +150,14 @@ class Gem:
 
     def train(self, step: Step) -> None:
         """Updates on T_t whose gradients do not raise the loss on any past step's part of M."""
-        config, device, seed, names = self.config, self.runtime.device, self.setting.seed, ("model", step.index)
-        batches = Shuffled(len(step.labeled), config.batch, seed, names, device)
-        past = self._past_steps() if config.constrained else []
-        kept = Shuffled(sum(map(len, past)), max(1, sum(map(len, past))), seed, (*names, "memory"), device)
-        updates = self.setting.schedule.updates(config.epochs, batches.per_epoch)
+        config, past = self.config, self._past_steps() if self.config.constrained else []
+        new, n = self.phases.shuffled("model", len(step.labeled), config.batch), sum(map(len, past))
+        stored = self.phases.shuffled("model", n, max(1, n), "memory")
+        updates = self.setting.schedule.updates(config.epochs, new.per_epoch)
         # Separate passes are not compiled: each would be bound to one buffer of its statistics.
         compiles = config.memory_statistics == "joint" and bool(past) and updates >= MANY
         phase = self.phases.train(
-            "model", [self.model], config.optimiser, config.epochs, [(batches, 1), (kept, 1)], compiles=compiles
+            "model", [self.model], config.optimiser, config.epochs, [(new, 1), (stored, 1)], compiles=compiles
         )
         update = GemUpdate(self, step.labeled, past, phase)
         for batch in phase.batches():

@@ -12,13 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import class_sums
 from osscl.learn.memory import herded
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.distillation import sigmoid_distillation
 from osscl.methods.base import (
-    Phases,
     Runtime,
     Setting,
     State,
@@ -28,6 +26,7 @@ from osscl.methods.base import (
     new_memory,
     require_classifier,
 )
+from osscl.methods.phases import Phases
 from osscl.seeding import seeded
 from osscl.stream.build import Step
 from osscl.vision.encoder import Classifier, frozen_copy, in_chunks, restored
@@ -89,19 +88,18 @@ class Icarl:
 
     def train(self, pool: Labeled) -> None:
         """Sigmoid outputs; targets of old classes come from the network before the step."""
-        config, device, past = self.config, self.runtime.device, self.past
+        config, past = self.config, self.past
         columns = columns_of(pool.labels, self.classes)
-        batches = Shuffled(len(pool), config.batch, self.setting.seed, ("model", self.phases.step), device)
-        phase = self.phases.train("model", [self.model], config.optimiser, config.epochs, [(batches, 1)])
-        nothing = torch.empty(0, device=device)
+        pool_rows = self.phases.shuffled("model", len(pool), config.batch)
+        phase = self.phases.train("model", [self.model], config.optimiser, config.epochs, [(pool_rows, 1)])
+        nothing = torch.empty(0, device=self.runtime.device)
 
         def update(rows: Tensor, u: Tensor) -> Tensor:
             x = weak_view(pool.images[rows], u, self.views)
             with torch.no_grad():
                 old = past(x) if past is not None else nothing.expand(len(rows), 0)
             loss = sigmoid_distillation(self.model(x), old, columns[rows])
-            phase.step(loss)
-            return loss.detach()
+            return phase.step(loss)
 
         replay = phase.capture(update)
         for batch in phase.batches():

@@ -25,11 +25,11 @@ from osscl.config import (
 )
 from osscl.device import device_name
 from osscl.errors import UserError
-from osscl.learn.batches import Shuffled
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import nt_xent
 from osscl.losses.distillation import byol_regression
-from osscl.methods.base import Phase, PhaseReport, Phases, Setting, State
+from osscl.methods.base import PhaseReport, Setting, State
+from osscl.methods.phases import Phase, Phases
 from osscl.seeding import seeded
 from osscl.storage import read_cached_state, write_state
 from osscl.vision.augment import two_views
@@ -85,9 +85,8 @@ class Reference:
                 self.predictor = projector(config.net.dim, config.predictor, config.net.dim, norm=True)
             self.predictor = self.predictor.to(self.runtime.device)
             self.target = frozen_copy(self.encoder, batch_statistics=True)
-            self.target_moves = torch.tensor(
-                1 - config.ema, device=self.runtime.device
-            )  # share of the way to the encoder
+            # How far an update moves the target to the encoder; on the device, so that a captured update can change it.
+            self.target_moves = torch.tensor(1 - config.ema, device=self.runtime.device)
         self.history: dict[str, str] = {}  # by step at which it learned: digest of all t and U_t up to that step
 
     @property
@@ -102,16 +101,16 @@ class Reference:
         if len(unlabeled) < 2 or "reference" in self.phases.finished:
             return
         first = self.history.keys() <= {str(t)}
-        key = self.cache_key(self._digest(unlabeled, t))
+        key = self.cache_key(self._recorded_digest(unlabeled, t))
         if not self.phases.has_begun("reference") and (cached := self._load_cached(key)) is not None:
             self.phases.add_cached(cached)
             return
-        seed, device = self.setting.seed, self.runtime.device
-        rows = Shuffled(len(unlabeled), self.config.batch, seed, ("reference", t), device, drop_last=True)
+        # Deviation: as in SimCLR's loaders, an incomplete last batch is dropped; the paper does not say.
+        rows = self.phases.shuffled("reference", len(unlabeled), self.config.batch, drop_last=True)
         epochs = self.config.epochs_first if first else self.config.epochs_later
         nets = [self.encoder] if self.predictor is None else [self.encoder, self.predictor]
         phase = self.phases.train(
-            "reference", nets, self.config.optimiser, epochs, [(rows, 2)], at_least=self.config.min_updates
+            "reference", nets, self.config.optimiser, epochs, [(rows, 2)], floor=self.config.min_updates
         )
         update = phase.capture(self._byol(unlabeled, phase) if self.predictor else self._simclr(unlabeled, phase))
         for batch in phase.batches():
@@ -123,28 +122,26 @@ class Reference:
     def _simclr(self, unlabeled: Tensor, phase: Phase) -> Callable[..., Tensor]:
         def update(rows: Tensor, u: Tensor) -> Tensor:
             x = two_views(unlabeled[rows], u, self.setting.augmentation)
-            loss = nt_xent(self.encoder(x), self.config.tau)
-            phase.step(loss)
-            return loss.detach()
+            return phase.step(nt_xent(self.encoder(x), self.config.tau))
 
         return update
 
     def _byol(self, unlabeled: Tensor, phase: Phase) -> Callable[..., Tensor]:
-        predictor = self.predictor
-        assert predictor is not None
+        predict_target = self.predictor
+        assert predict_target is not None
 
         def update(rows: Tensor, u: Tensor) -> Tensor:
             x = two_views(unlabeled[rows], u, self.setting.augmentation)
-            # Deviation: the predictor reads the projection on the unit sphere; its first batch norm undoes the scale.
-            predicted = predictor(self.encoder(x))
+            # Deviation: BYOL's predictor reads the projection itself, ours the projection on the unit sphere. On a
+            # small network this changed nothing (docs/LOG.md).
+            predicted = predict_target(self.encoder(x))
             with torch.no_grad():
                 partner = self.target(x).roll(len(rows), 0)  # the other view of each image
-            loss = byol_regression(predicted, partner)
-            phase.step(loss)
+            loss = phase.step(byol_regression(predicted, partner))
             with torch.no_grad():
                 for old, new in zip(self.target.parameters(), self.encoder.parameters(), strict=True):
                     old.lerp_(new, self.target_moves)
-            return loss.detach()
+            return loss
 
         return update
 
@@ -156,18 +153,24 @@ class Reference:
 
     # ----- sharing with other runs
 
-    def _digest(self, unlabeled: Tensor, t: int) -> str:
-        """Digest of every U_t learned from so far, this one included; recorded once per step."""
+    def _recorded_digest(self, unlabeled: Tensor, t: int) -> str:
+        """Digest of every U_t learned from so far, this one included; entered into the history."""
         before = next((digest for step, digest in reversed(self.history.items()) if step != str(t)), "")
         content = hashlib.blake2b(f"{before}, step {t}".encode(), digest_size=16)
         content.update(unlabeled.cpu().numpy().tobytes())
         self.history[str(t)] = content.hexdigest()
         return content.hexdigest()
 
-    def cache_key(self, history: str) -> str:
+    def cache_key(self, digest: str) -> str:
         """Id of everything that the weights depend on."""
         sub_spec = self.config, self.setting.augmentation, self.setting.images
-        training = self.setting.schedule.share, self.setting.schedule.max_updates, self.setting.seed, history, code()
+        training = (
+            self.setting.schedule.share,
+            self.setting.schedule.max_updates,
+            self.setting.seed,
+            digest,
+            code_digest(),
+        )
         machine = str(self.runtime.precision), self.runtime.device.type, torch.__version__
         return content_id([*sub_spec, *training, *machine], 24)
 
@@ -231,10 +234,10 @@ def shapes_of(state: object) -> object:
 
 
 @functools.cache
-def code() -> str:
+def code_digest() -> str:
     """Digest of the code that the weights depend on: after a change to it, cached networks are not used."""
     here = Path(__file__).parents[1]
-    modules = ("learn/optimiser", "learn/batches", "methods/base", "methods/reference", "device", "seeding")
+    modules = ("learn/optimiser", "learn/batches", "methods/phases", "methods/reference", "device", "seeding")
     files = [file for folder in ("vision", "losses") for file in sorted((here / folder).glob("*.py"))]
     files += [here / f"{module}.py" for module in modules]
     return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()

@@ -1,6 +1,6 @@
 """URSL: Unsupervised Reference and Supervised Learner. Line numbers refer to Algorithm 1.
 
-Departures from its letter are marked `Deviation:`; docs/methods/ursl.md lists them with what the paper leaves open.
+Departures from the printed algorithm are marked `Deviation:`; docs/methods/ursl.md lists them and all open questions.
 """
 
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ from torch import Tensor
 
 from osscl.config import require, require_declared, require_not_negative, require_positive
 from osscl.data.images import Labeled, concat
-from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import Head, HeadConfig, fit_head
 from osscl.learn.memory import MemoryConfig
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Phases, Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
+from osscl.methods.base import Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
 from osscl.methods.gate import Gate, GateConfig, Segregated, fit_gate
+from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
 from osscl.stream.build import Step
@@ -53,7 +53,7 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class UrslConfig:
-    """URSL's hyperparameters; the defaults are the paper's, except the optimisers (see `ursl-as-printed`)."""
+    """URSL's hyperparameters; the defaults are the paper's, except for the optimisers (see `ursl-as-printed`)."""
 
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -76,6 +76,7 @@ class UrslConfig:
 
     @property
     def wants_whole_pool(self) -> bool:
+        """Whether the agent needs the unlabelled images of all steps before the first."""
         return self.reference.pretrained
 
 
@@ -100,7 +101,7 @@ class Ursl:
         self.notes: dict[str, float] = {}
 
     def learn(self, step: Step) -> StepReport:
-        """One step of the stream: lines 3-17 of Algorithm 1."""
+        """Lines 3-17 of Algorithm 1; the loop over steps, line 2, is in runs/run.py."""
         if self.phases.begin_step(step.index):
             self.begin_step(step)  # line 3
         if self.reference is not None:
@@ -112,15 +113,15 @@ class Ursl:
             # always valid, and before line 16, so that the head still has all images that M held during the step.
             self.fit_head(step, found)  # line 17
             self.update_memory(step)  # line 16
-        self.scored = None
+        self.scored = None  # it is only kept for a step that resumes after its gate was fitted
         return StepReport(self.phases.reports(), found.report, dict(self.notes))
 
     def begin_step(self, step: Step) -> None:
-        """Both networks continue from the previous step; the learner's weights are also kept as SL_{t-1}."""
+        """Both networks continue from the previous step; a copy of the learner is SL_{t-1}."""
         self.scored, self.notes = None, {}
         self.classes.extend(step.new_classes)
         self.memory.add(step.further)  # Deviation: not in the paper, whose streams have no such images
-        if step.index > 0:
+        if step.index > 0 and self.config.learner.gamma > 0:
             self.past = self.teacher(self.learner)
 
     def teacher(self, encoder: Encoder) -> Encoder:
@@ -129,6 +130,7 @@ class Ursl:
     def segregate(self, step: Step) -> Segregated:
         """Score U_t against the prototypes of T_t and M; select T-hat and U-hat by two thresholds."""
         if self.reference is None or not self.reference.trained:
+            # Deviation: before the first unlabelled images there is no gate, and both sets are empty.
             return Segregated(self.setting.no_images().to(self.runtime.device), step.unlabeled[:0])
         self.phases.once("gate", lambda: self.fit_and_score(step))  # lines 5-7, and the scores of line 8
         assert self.gate is not None and self.scored is not None
@@ -146,45 +148,38 @@ class Ursl:
 
     def train_learner(self, step: Step, found: Segregated) -> None:
         """The while loop of Algorithm 1."""
-        hp, seed, device, t = self.config.learner, self.setting.seed, self.runtime.device, step.index
-        augmentation, taus = self.setting.augmentation, (hp.tau_student, hp.tau_teacher)  # tau'', tau'
-        past = self.past if hp.gamma > 0 else None
+        hp, augmentation, past = self.config.learner, self.setting.augmentation, self.past
+        taus = hp.tau_student, hp.tau_teacher  # tau'', tau'
         pool = concat(step.labeled, self.memory.labeled, found.pseudo_labeled)  # T_t, M and T-hat
         anchors = torch.isin(pool.labels, pool.labels.new_tensor(step.new_classes))  # y in O_t, Eq. 3
         if self.config.gate.pseudo == "all_but_no_anchor":
             anchors[len(pool) - len(found.pseudo_labeled) :] = False
-        rows_of_pool = Shuffled(len(pool), hp.batch, seed, ("learner", t), device)
-        batches, guide, reference = [(rows_of_pool, 2)], pool.images[:0], None  # two views of each image
+        pools = [(self.phases.shuffled("learner", len(pool), hp.batch), 2)]  # two views of each image
+        guide, reference = pool.images[:0], None
         if hp.lam > 0 and self.reference is not None and self.reference.trained:
-            guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.related))  # T_t, M and U-hat
+            guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.guide))  # T_t, M and U-hat
             reference = self.teacher(self.reference.encoder)
-            batches.append((Shuffled(len(guide), hp.batch, seed, ("guide", t), device), 2))
-        epoch_rows = len(pool) - len(found.pseudo_labeled) + found.epoch_rows
+            pools.append((self.phases.shuffled("guide", len(guide), hp.batch), 2))
         phase = self.phases.train(
-            "learner", [self.learner], hp.optimiser, hp.epochs, batches, at_least=hp.min_updates, epoch_rows=epoch_rows
+            "learner", [self.learner], hp.optimiser, hp.epochs, pools, floor=hp.min_updates, more_rows=found.more_rows
         )
 
         def update(rows: Tensor, u: Tensor, *of_guide: Tensor) -> Tensor:
-            y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10
+            y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10: B
             z = self.learner(x)
             loss = hp.sup * asymmetric_supcon(z, y, anchors[rows].repeat(2), hp.tau)  # line 11: L_sup
-            if past is not None:  # line 12: t > 1
+            if past is not None:  # line 12: t > 1, counted from 1
                 loss = loss + hp.gamma * relation_distillation(z, embed_frozen(past, x), *taus)  # line 13: L_TD
             if reference is not None:  # line 14: L_KD, on a batch of T_t, M and U-hat
                 guide_rows, guide_u = of_guide
                 g = two_views(guide[guide_rows], guide_u, augmentation)
                 loss = loss + hp.lam * relation_distillation(self.learner(g), embed_frozen(reference, g), *taus)
-            phase.step(loss)  # line 15
-            return loss.detach()
+            return phase.step(loss)  # line 15
 
         replay = phase.capture(update)
-        for batch in phase.batches():  # line 9
+        for batch in phase.batches():  # line 9; a batch is drawn in line 10
             phase.report(replay(*batch))
-        self.notes |= {
-            "updates_per_epoch": phase.per_epoch,
-            "learner_batch": rows_of_pool.rows,
-            "anchors_per_batch": float(anchors.float().mean()) * rows_of_pool.rows,
-        }
+        self.notes |= phase.sizes(anchors)
 
     def fit_head(self, step: Step, found: Segregated) -> None:
         """Fit a linear head on the learner to T_t and M."""
@@ -194,9 +189,9 @@ class Ursl:
         """Keep equally many images of every class, ranked by the reference if the policy needs it."""
         policy = self.config.memory.policy if self.gate is not None else "random"
         rng = seeded(self.setting.seed, "memory", step.index)
-        self.memory.update(step.labeled, self.classes, rng, policy, self.confidence)
+        self.memory.update(step.labeled, self.classes, rng, policy, self.cosine_to_prototype)
 
-    def confidence(self, rows: Labeled) -> Tensor:
+    def cosine_to_prototype(self, rows: Labeled) -> Tensor:
         """Cosine of each image of one class to its prototype."""
         assert self.reference is not None and self.gate is not None
         prototype = self.gate.prototypes[self.classes.index(int(rows.labels[0]))]
@@ -204,10 +199,11 @@ class Ursl:
 
     def predict(self, images: Tensor) -> Tensor:
         """Logits (n, classes seen so far); changes nothing."""
-        assert self.head is not None, "predict() was called before learn()"
+        if self.head is None:
+            raise RuntimeError("predict() was called before learn()")
         return self.head(in_chunks(self.learner.features, images))
 
-    # ----- not in Algorithm 1: what looks known, what is kept, forgetting, state
+    # ----- not in Algorithm 1
 
     @property
     def known_above(self) -> float | None:

@@ -7,11 +7,9 @@ from torch import Tensor
 
 from osscl.config import require_declared
 from osscl.data.images import Labeled, columns_of, concat
-from osscl.learn.batches import Shuffled
 from osscl.learn.linear_head import OUR_HEAD, Head, HeadConfig, fit_head
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods.base import (
-    Phases,
     Runtime,
     Setting,
     State,
@@ -23,6 +21,7 @@ from osscl.methods.base import (
     rebuilt,
     require_classifier,
 )
+from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.seeding import seeded
 from osscl.stream.build import Step
@@ -141,15 +140,14 @@ class Supervised:
         return StepReport(self.phases.reports())
 
     def train(self, pool: Labeled) -> None:
-        config, device = self.config, self.runtime.device
+        config = self.config
         columns = columns_of(pool.labels, self.classes)
-        batches = Shuffled(len(pool), config.batch, self.setting.seed, ("model", self.phases.step), device)
-        phase = self.phases.train("model", [self.model], config.optimiser, config.epochs, [(batches, 1)])
+        pool_rows = self.phases.shuffled("model", len(pool), config.batch)
+        phase = self.phases.train("model", [self.model], config.optimiser, config.epochs, [(pool_rows, 1)])
 
         def update(rows: Tensor, u: Tensor) -> Tensor:
             loss = F.cross_entropy(self.model(weak_view(pool.images[rows], u, self.views)), columns[rows])
-            phase.step(loss)
-            return loss.detach()
+            return phase.step(loss)
 
         replay = phase.capture(update)
         for batch in phase.batches():

@@ -22,8 +22,9 @@ from osscl.errors import unknown
 from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.losses.contrastive import nt_xent
 from osscl.methods import CONFIGURATIONS, URSL, method_class
-from osscl.methods.base import Phases, Progress, Runtime, Schedule, Setting
+from osscl.methods.base import Progress, Runtime, Schedule, Setting
 from osscl.methods.gate import Segregated
+from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import LearnerConfig, Ursl, UrslConfig
 from osscl.runs.record import commit

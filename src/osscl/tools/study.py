@@ -15,9 +15,10 @@ from osscl.config import override
 from osscl.data.images import Labeled, concat
 from osscl.device import pick_device, precision_of, prepare
 from osscl.errors import SpecError
-from osscl.methods.base import PhaseReport, Phases, Progress, Runtime
+from osscl.methods.base import PhaseReport, Progress, Runtime
 from osscl.methods.co2l import Co2lConfig
 from osscl.methods.gate import Segregated, fit_gate
+from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.runs.evaluate import evaluate
