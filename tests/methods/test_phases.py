@@ -29,7 +29,7 @@ def phases_of(runtime=None, **schedule):
 
 def trained(phases, net, pool=10, epochs=3, optimiser=None, name="train", more=()):
     """Run a phase, and return the batches that it used."""
-    rows = Shuffled(pool, 4, 0, ("toy", phases.step), CPU)
+    rows = Shuffled(pool, 4, 0, ("toy", phases.t), CPU)
     config = optimiser or OptimiserConfig(rate=0.1)
     phase, seen = phases.train(name, [net], config, epochs, [(rows, 2), *more]), []
     for batch in phase.batches():
@@ -51,13 +51,13 @@ def line(seed=0):
 @pytest.mark.parametrize("stop", [0, 4, 8, 9])
 def test_an_interrupted_phase_resumes_at_its_next_update_and_ends_in_the_same_bits(stop):
     """The calls: nine updates of three epochs, then the end of the phase."""
-    calls, told, left = [], [], iter(range(stop))
-    phases, net = phases_of(Runtime(maybe_checkpoint=calls.append, progress=told.append)), line()
+    calls, reported, left = [], [], iter(range(stop))
+    phases, net = phases_of(Runtime(maybe_checkpoint=calls.append, progress=reported.append)), line()
     assert phases.begin_step(0)
     whole = trained(phases, net)
-    assert calls == [False] * 9 + [True] and [at.update for at in told] == list(range(1, 10))
-    assert [(at.phase, at.updates, at.views) for at in told] == [("train", 9, 8 * n) for n in range(1, 10)]
-    assert all(at.loss is not None for at in told) and not net.training and not net.weight.requires_grad
+    assert calls == [False] * 9 + [True] and [at.update for at in reported] == list(range(1, 10))
+    assert [(at.phase, at.updates, at.views) for at in reported] == [("train", 9, 8 * n) for n in range(1, 10)]
+    assert all(at.loss is not None for at in reported) and not net.training and not net.weight.requires_grad
 
     def checkpoint(_):
         if next(left, None) is None:
@@ -138,7 +138,7 @@ def stopped_in_the_second_step(config, stream, at):
     calls = iter(range(at))
 
     def checkpoint(_):
-        if agent.phases.step == 1 and next(calls, None) is None:
+        if agent.phases.t == 1 and next(calls, None) is None:
             raise Stop
 
     agent = agent_of(config, stream)

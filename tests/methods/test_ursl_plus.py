@@ -315,7 +315,7 @@ def test_images_and_statistics_stay_within_the_bytes_of_the_memory_at_every_step
     images = []
     for t in range(len(roomy)):
         agent.learn(roomy.step(t))
-        assert bytes_kept(agent) <= budget == agent.budget
+        assert bytes_kept(agent) <= budget == agent.byte_budget
         plan = agent.byte_plan(len(agent.classes))
         statistics = sum(x.numel() * x.element_size() for name, x in agent.kept().items() if name != "memory")
         assert statistics == plan.statistics

@@ -23,12 +23,15 @@ def nt_xent(z: Tensor, tau: float) -> Tensor:
 def asymmetric_supcon(
     z: Tensor,  # (m, d) unit rows
     labels: Tensor,  # (m,)
-    anchors: Tensor,  # (m,) bool, label in O_t: the other rows are negatives only
+    anchors: Tensor,  # (m,) bool, label in O_t: rows of the outer sum; the other rows are their negatives or positives
     tau: float,
     *,
     base_temperature: float | None = None,
 ) -> Tensor:
-    """Eq. 3, averaged over all m rows; base_temperature b scales the loss by tau / b."""
+    """Eq. 3, averaged over all m rows; base_temperature b scales the loss by tau / b.
+
+    Deviation: Eq. 3 sums over the N images of a batch. Here both views of each are rows, m = 2N, as in Co2L's code.
+    """
     log_p = similarity_logits(z, tau).log_softmax(dim=1)
     positives = (labels[:, None] == labels).fill_diagonal_(False)
     matched = torch.where(positives, log_p, 0.0).sum(1)

@@ -17,7 +17,7 @@ def relation_distillation(
 ) -> Tensor:
     """Eqs. 5 and 6: cross-entropy of each row's softmax over the other rows (Eq. 4), the teacher's as the target."""
     target = similarity_logits(teacher.detach(), tau_teacher).softmax(dim=1)
-    # Deviation: Eqs. 5 and 6 sum over rows; averaged, the weights keep their meaning in a small batch.
+    # Deviation: Eqs. 5 and 6 are sums over rows. With means, gamma and lambda mean the same at every batch size.
     return F.cross_entropy(similarity_logits(student, tau_student), target)
 
 

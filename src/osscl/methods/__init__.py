@@ -53,7 +53,8 @@ AS_PRINTED = UrslConfig(
     learner=LearnerConfig(optimiser=AS_PRINTED_OPTIMISER),
 )
 
-# The paper's algorithm with optimisers, a projector (whose shape the paper does not give) and a head that suit it.
+# The paper's algorithm. Deviation: the optimisers, the projector (whose shape the paper does not give) and the head are
+# ours; docs/methods/ursl.md says what each is worth.
 NET = EncoderConfig(hidden=2048, projector_norm=True)
 URSL = UrslConfig(
     reference=ReferenceConfig(

@@ -26,8 +26,8 @@ class GateConfig:
     spread: Literal["var", "std"] = "var"  # the paper's text says var
     prototype_views: int = 10  # |A| of Eq. 2; 0: the plain image
     # T-hat: confident rows of past classes, of all classes, of all classes but never as anchors of L_sup, or no row.
-    # Deviation: the paper's formulas take all confident rows; past_only follows its text, which uses pseudo-labels to
-    # tell past classes from others. docs/methods/ursl.md has both passages and every other open question.
+    # Deviation: the paper's formula takes all confident rows. past_only follows its text, which uses pseudo-labels only
+    # to find rows of past classes; docs/methods/ursl.md quotes both.
     pseudo: Literal["past_only", "all", "all_but_no_anchor", "none"] = "past_only"
     guide: Literal["gated", "all"] = "gated"  # L_KD uses U-hat, or all of U_t
     # A control for equal updates: the learner's epochs have the length that T-hat would give them in this reading.
@@ -99,7 +99,7 @@ def prototype_cosines(z: Tensor, prototypes: Tensor) -> Tensor:
 def thresholds(scores: Tensor, config: GateConfig) -> tuple[float, float]:
     """tau_id and tau_pl from the scores of the labelled rows."""
     spread = scores.var() if config.spread == "var" else scores.std()
-    spread = spread if len(scores) > 1 else torch.zeros_like(spread)
+    spread = spread if len(scores) > 1 else torch.zeros_like(spread)  # that of a single score is undefined
     return float(scores.mean() + config.eta[0] * spread), float(scores.mean() + config.eta[1] * spread)
 
 

@@ -59,7 +59,7 @@ class Phases:
 
     def __init__(self, setting: Setting, runtime: Runtime) -> None:
         self.setting, self.runtime = setting, runtime
-        self.step = -1  # current or last
+        self.t = -1  # the current step, or the last
         self.finished: list[str] = []  # names of phases
         self.log = PhaseLog(runtime)
         self.open: str | None = None  # the training phase that is running or was interrupted
@@ -70,9 +70,9 @@ class Phases:
 
     def begin_step(self, t: int) -> bool:
         """Begin step t; False if it is the current one, which resumes."""
-        if self.step == t:
+        if self.t == t:
             return False
-        self.step, self.finished, self.log = t, [], PhaseLog(self.runtime)
+        self.t, self.finished, self.log = t, [], PhaseLog(self.runtime)
         self.open = self.training = self.descent = self.interrupted = None
         return True
 
@@ -82,7 +82,7 @@ class Phases:
     def shuffled(self, name: str, length: int, batch: int, *more: str, drop_last: bool = False) -> Shuffled:
         """Batches over `length` rows in an order that depends on the seed, the step and these names."""
         seed, device = self.setting.seed, self.runtime.device
-        return Shuffled(length, batch, seed, (name, self.step, *more), device, drop_last)
+        return Shuffled(length, batch, seed, (name, self.t, *more), device, drop_last)
 
     def train(
         self,
@@ -136,7 +136,7 @@ class Phases:
 
     def state(self) -> State:
         return {
-            "step": self.step,
+            "step": self.t,
             "finished": list(self.finished),
             "log": self.log.state(),
             "open": self.open,
@@ -148,7 +148,7 @@ class Phases:
         if self.training is not None:  # loaded over a phase that was stopped in this object
             self.training.end_training()
         self.training = self.descent = None
-        self.step, self.finished, self.open = state["step"], list(state["finished"]), state["open"]
+        self.t, self.finished, self.open = state["step"], list(state["finished"]), state["open"]
         self.interrupted, self.moments = state["descent"], dict(state["moments"])
         self.log.load_state(state["log"])
 

@@ -154,7 +154,7 @@ class UrslPlus(Ursl):
     # ----- bytes
 
     @property
-    def budget(self) -> int:
+    def byte_budget(self) -> int:
         """Bytes of |M| images."""
         return self.setting.memory * self.image_bytes
 
@@ -165,7 +165,7 @@ class UrslPlus(Ursl):
         widths = [len(head.center) for head in heads.values()]
         background = len(self.reference_head.center) if self.reference_head is not None else 0
         most = self.config.statistics_rank
-        return plan_bytes(self.budget, self.image_bytes, share, classes, widths, background, most)
+        return plan_bytes(self.byte_budget, self.image_bytes, share, classes, widths, background, most)
 
     def update_memory(self, step: Step) -> None:
         """Keep as many images as the statistics leave room for."""
@@ -173,26 +173,26 @@ class UrslPlus(Ursl):
             super().update_memory(step)
             return
         statistics = {name: tensor for name, tensor in self.kept().items() if name != "memory"}
-        room = self.budget - bytes_of(statistics)
+        room = self.byte_budget - bytes_of(statistics)
         if room < 0:
             raise SpecError(
                 f"{len(self.classes)} classes need {bytes_of(statistics):,} bytes of statistics, but a memory of "
-                f"{self.setting.memory} images has only {self.budget:,}; use ursl-plus-unlimited or a larger memory"
+                f"{self.setting.memory} images has only {self.byte_budget:,}; use ursl-plus-unlimited or a larger memory"
             )
         self.memory.budget = room // self.image_bytes
         super().update_memory(step)
         if self.detector is not None:
             self.gate = None  # its prototypes are class means too; the detector decides what looks known
-        if bytes_of(self.kept()) > self.budget:
-            raise RuntimeError(f"{bytes_of(self.kept()):,} bytes are kept, more than the memory's {self.budget:,}")
+        if bytes_of(self.kept()) > self.byte_budget:
+            raise RuntimeError(f"{bytes_of(self.kept()):,} bytes are kept, more than the memory's {self.byte_budget:,}")
 
-    def pseudo_labeled(self, step: Step, gate: GateReport) -> Labeled:
+    def pseudo_labeled(self, step: Step, report: GateReport) -> Labeled:
         """Rows of U_t that passed the gate, with the classes that the heads may learn."""
-        images = step.unlabeled[gate.passed]
+        images = step.unlabeled[report.passed]
         labels = self.answers(images)
         if self.previous_labels is not None:
             new = torch.isin(labels, labels.new_tensor(step.new_classes))
-            labels = torch.where(new, labels, self.previous_labels[gate.passed])
+            labels = torch.where(new, labels, self.previous_labels[report.passed])
         return Labeled(images, labels)
 
     def forget(self, column: int) -> None:
