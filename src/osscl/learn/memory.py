@@ -80,6 +80,13 @@ class Memory:
         kept = self.labeled.rows((self.labeled.labels != c).nonzero().squeeze(1))
         self.labeled = Labeled(kept.images, kept.labels - (kept.labels > c).long())
 
+    def state(self) -> dict[str, Tensor]:
+        return {"images": self.labeled.images, "labels": self.labeled.labels}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Load stored images, to the device of this memory."""
+        self.labeled = Labeled(**state).to(self.labeled.images.device)
+
     def without(self, classes: Sequence[int]) -> Labeled:
         """Stored images of classes other than these."""
         others = ~torch.isin(self.labeled.labels, self.labeled.labels.new_tensor(classes))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, concat
@@ -27,8 +27,21 @@ def on_device(device: torch.device, fields: State) -> State:
     return {key: value.to(device) if isinstance(value, Tensor) else value for key, value in fields.items()}
 
 
+def parts_of(agent: object, *names: str) -> State:
+    """Parts of a method as `state` saves them: weights, a part's own state, the fields of a dataclass, or None."""
+    return {name: _saved(getattr(agent, name)) for name in names}
+
+
+def _saved(part: Any) -> Any:
+    if part is None:
+        return None
+    if isinstance(part, nn.Module):
+        return part.state_dict()
+    return part.state() if hasattr(part, "state") else vars(part)
+
+
 def rebuilt(kind: type[T], fields: State | None, device: torch.device) -> T | None:
-    """The dataclass whose fields `vars` returned when it was saved; None if there was none."""
+    """The dataclass whose fields were saved; None if there was none."""
     return None if fields is None else kind(**on_device(device, fields))
 
 
@@ -134,11 +147,6 @@ def new_classifier(backbone: str, name: str, setting: Setting, runtime: Runtime)
 def new_memory(setting: Setting, runtime: Runtime) -> Memory:
     """The memory M before the first step."""
     return Memory(setting.memory, setting.no_images().to(runtime.device))
-
-
-def load_memory(memory: Memory, saved: State) -> None:
-    """Load the images that were saved as `vars(memory.labeled)`, to the memory's device."""
-    memory.labeled = Labeled(**saved).to(memory.labeled.images.device)
 
 
 def head_fit(

@@ -18,7 +18,7 @@ from osscl.learn.linear_head import Head, HeadConfig, fit_head
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon, nt_xent
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
+from osscl.methods.base import Runtime, Setting, State, StepReport, head_fit, new_memory, parts_of, rebuilt
 from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig
 from osscl.methods.ursl import LearnerConfig
@@ -152,15 +152,8 @@ class Co2l:
         return self.head(in_chunks(self.encoder.features, images))
 
     def state(self) -> State:
-        return {
-            "classes": list(self.classes),
-            "phases": self.phases.state(),
-            "encoder": self.encoder.state_dict(),
-            "past": self.past.state_dict() if self.past is not None else None,
-            "pretrained": self.pretrained.state() if self.pretrained is not None else None,
-            "memory": vars(self.memory.labeled),
-            "head": vars(self.head) if self.head is not None else None,
-        }
+        parts = parts_of(self, "phases", "encoder", "past", "pretrained", "memory", "head")
+        return {**parts, "classes": list(self.classes)}
 
     def load_state(self, state: State) -> None:
         device = self.runtime.device
@@ -170,5 +163,5 @@ class Co2l:
         self.past = restored(self.teacher(), state["past"])
         if self.pretrained is not None:
             self.pretrained.load_state(state["pretrained"])
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.head = rebuilt(Head, state["head"], device)

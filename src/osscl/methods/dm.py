@@ -31,10 +31,10 @@ from osscl.methods.base import (
     State,
     StepReport,
     head_fit,
-    load_memory,
     new_classifier,
     new_memory,
     our_head,
+    parts_of,
     rebuilt,
     require_classifier,
 )
@@ -271,17 +271,13 @@ class Dm:
         return in_chunks(self.novelty.features, images)
 
     def state(self) -> State:
-        nets = {"model": self.model, "novelty": self.novelty, "past": self.past, "novelty_past": self.novelty_past}
         return {
+            **parts_of(self, "phases", "model", "novelty", "past", "novelty_past", "memory", "ridge"),
             "classes": list(self.classes),
             "sizes": list(self.sizes),
-            **{name: net.state_dict() if net is not None else None for name, net in nets.items()},
             "passing": self.known_above,
             "epsilon": self.epsilon,
             "pseudo": self.pseudo,
-            "memory": vars(self.memory.labeled),
-            "ridge": vars(self.ridge) if self.ridge is not None else None,
-            "phases": self.phases.state(),
         }
 
     def load_state(self, state: State) -> None:
@@ -294,7 +290,7 @@ class Dm:
         self.passing = torch.inf if state["passing"] is None else state["passing"]
         self.epsilon = state["epsilon"]
         self.pseudo = None if state["pseudo"] is None else state["pseudo"].to(device)
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.ridge = rebuilt(Head, state["ridge"], device)
         self.phases.load_state(state["phases"])
 

@@ -24,10 +24,10 @@ from osscl.methods.base import (
     State,
     StepReport,
     head_fit,
-    load_memory,
     new_classifier,
     new_memory,
     our_head,
+    parts_of,
     rebuilt,
 )
 from osscl.methods.phases import Phases
@@ -227,15 +227,8 @@ class Gd:
         return our_head(self.model, self.ridge)
 
     def state(self) -> State:
-        return {
-            "classes": list(self.classes),
-            "model": self.model.state_dict(),
-            "current": self.current.state_dict(),
-            "past": self.past.state_dict() if self.past is not None else None,
-            "memory": vars(self.memory.labeled),
-            "ridge": vars(self.ridge) if self.ridge is not None else None,
-            "phases": self.phases.state(),
-        }
+        parts = parts_of(self, "phases", "model", "current", "past", "memory", "ridge")
+        return {**parts, "classes": list(self.classes)}
 
     def load_state(self, state: State) -> None:
         device = self.runtime.device
@@ -243,6 +236,6 @@ class Gd:
         self.model.load(state["model"])
         self.current.load(state["current"])
         self.past = restored(frozen_copy(self.model), state["past"])
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.ridge = rebuilt(Head, state["ridge"], device)
         self.phases.load_state(state["phases"])

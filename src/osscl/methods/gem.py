@@ -23,9 +23,9 @@ from osscl.methods.base import (
     Setting,
     State,
     StepReport,
-    load_memory,
     new_classifier,
     new_memory,
+    parts_of,
     require_classifier,
 )
 from osscl.methods.phases import Phase, Phases
@@ -177,18 +177,13 @@ class Gem:
         return in_chunks(self.model, images)
 
     def state(self) -> State:
-        return {
-            "classes": list(self.classes),
-            "sizes": list(self.sizes),
-            "model": self.model.state_dict(),
-            "memory": vars(self.memory.labeled),
-            "phases": self.phases.state(),
-        }
+        parts = parts_of(self, "phases", "model", "memory")
+        return {**parts, "classes": list(self.classes), "sizes": list(self.sizes)}
 
     def load_state(self, state: State) -> None:
         self.classes, self.sizes = list(state["classes"]), list(state["sizes"])
         self.model.load(state["model"])
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.phases.load_state(state["phases"])
 
 

@@ -21,9 +21,9 @@ from osscl.methods.base import (
     Setting,
     State,
     StepReport,
-    load_memory,
     new_classifier,
     new_memory,
+    parts_of,
     require_classifier,
 )
 from osscl.methods.phases import Phases
@@ -155,21 +155,15 @@ class Icarl:
         return {"memory": self.memory.labeled.images, "means": self.means}
 
     def state(self) -> State:
-        return {
-            "classes": list(self.classes),
-            "model": self.model.state_dict(),
-            "past": self.past.state_dict() if self.past is not None else None,
-            "memory": vars(self.memory.labeled),
-            "means": self.means,
-            "phases": self.phases.state(),
-        }
+        parts = parts_of(self, "phases", "model", "past", "memory")
+        return {**parts, "classes": list(self.classes), "means": self.means}
 
     def load_state(self, state: State) -> None:
         device = self.runtime.device
         self.classes = list(state["classes"])
         self.model.load(state["model"])
         self.past = restored(frozen_copy(self.model), state["past"])
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.means = state["means"].to(device)
         self.phases.load_state(state["phases"])
 

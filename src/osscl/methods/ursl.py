@@ -16,7 +16,7 @@ from osscl.learn.memory import MemoryConfig
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.losses.contrastive import asymmetric_supcon
 from osscl.losses.distillation import relation_distillation
-from osscl.methods.base import Runtime, Setting, State, StepReport, head_fit, load_memory, new_memory, rebuilt
+from osscl.methods.base import Runtime, Setting, State, StepReport, head_fit, new_memory, parts_of, rebuilt
 from osscl.methods.gate import Gate, GateConfig, Segregated, fit_gate
 from osscl.methods.phases import Phases
 from osscl.methods.reference import Reference, ReferenceConfig
@@ -236,18 +236,8 @@ class Ursl:
         self.gate = self.gate.without(column) if self.gate is not None else None
 
     def state(self) -> State:
-        return {
-            "classes": list(self.classes),
-            "phases": self.phases.state(),
-            "reference": self.reference.state() if self.reference is not None else None,
-            "learner": self.learner.state_dict(),
-            "past": self.past.state_dict() if self.past is not None else None,
-            "memory": vars(self.memory.labeled),
-            "gate": vars(self.gate) if self.gate is not None else None,
-            "scored": self.scored,
-            "head": vars(self.head) if self.head is not None else None,
-            "notes": dict(self.notes),
-        }
+        parts = parts_of(self, "phases", "reference", "learner", "past", "memory", "gate", "head")
+        return {**parts, "classes": list(self.classes), "scored": self.scored, "notes": dict(self.notes)}
 
     def load_state(self, state: State) -> None:
         device = self.runtime.device
@@ -257,7 +247,7 @@ class Ursl:
             self.reference.load_state(state["reference"])
         self.learner.load_state_dict(state["learner"])
         self.past = restored(self.teacher(self.learner), state["past"])
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.gate = rebuilt(Gate, state["gate"], device)
         self.scored = (state["scored"][0].to(device), state["scored"][1].to(device)) if state["scored"] else None
         self.head = rebuilt(Head, state["head"], device)

@@ -15,7 +15,7 @@ from osscl.config import added_later, require, require_not_negative
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
-from osscl.methods.base import GateReport, Runtime, Setting, State, bytes_of, head_fit, rebuilt
+from osscl.methods.base import GateReport, Runtime, Setting, State, bytes_of, head_fit, parts_of, rebuilt
 from osscl.methods.class_statistics import (
     HALF,
     BytePlan,
@@ -177,7 +177,8 @@ class UrslPlus(Ursl):
         if room < 0:
             raise SpecError(
                 f"{len(self.classes)} classes need {bytes_of(statistics):,} bytes of statistics, but a memory of "
-                f"{self.setting.memory} images has only {self.byte_budget:,}; use ursl-plus-unlimited or a larger memory"
+                f"{self.setting.memory} images has only {self.byte_budget:,}; "
+                "use ursl-plus-unlimited or a larger memory"
             )
         self.memory.budget = room // self.image_bytes
         super().update_memory(step)
@@ -256,10 +257,8 @@ class UrslPlus(Ursl):
     def state(self) -> State:
         return {
             **super().state(),
-            "reference_head": vars(self.reference_head) if self.reference_head is not None else None,
+            **parts_of(self, "reference_head", "tracker", "detector"),
             "previous_labels": self.previous_labels,
-            "tracker": self.tracker.state(),
-            "detector": vars(self.detector) if self.detector is not None else None,
         }
 
     def load_state(self, state: State) -> None:

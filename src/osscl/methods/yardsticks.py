@@ -15,9 +15,9 @@ from osscl.methods.base import (
     State,
     StepReport,
     head_fit,
-    load_memory,
     new_classifier,
     new_memory,
+    parts_of,
     rebuilt,
     require_classifier,
 )
@@ -82,20 +82,14 @@ class ReferenceOnly:
         return self.head(in_chunks(self.reference.encoder.features, images))
 
     def state(self) -> State:
-        return {
-            "classes": list(self.classes),
-            "phases": self.phases.state(),
-            "reference": self.reference.state(),
-            "memory": vars(self.memory.labeled),
-            "head": vars(self.head) if self.head is not None else None,
-        }
+        return {**parts_of(self, "phases", "reference", "memory", "head"), "classes": list(self.classes)}
 
     def load_state(self, state: State) -> None:
         device = self.runtime.device
         self.classes = list(state["classes"])
         self.phases.load_state(state["phases"])
         self.reference.load_state(state["reference"])
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.head = rebuilt(Head, state["head"], device)
 
 
@@ -158,15 +152,10 @@ class Supervised:
         return in_chunks(self.model, images)
 
     def state(self) -> State:
-        return {
-            "classes": list(self.classes),
-            "model": self.model.state_dict(),
-            "memory": vars(self.memory.labeled),
-            "phases": self.phases.state(),
-        }
+        return {**parts_of(self, "phases", "model", "memory"), "classes": list(self.classes)}
 
     def load_state(self, state: State) -> None:
         self.classes = list(state["classes"])
         self.model.load(state["model"])
-        load_memory(self.memory, state["memory"])
+        self.memory.load_state(state["memory"])
         self.phases.load_state(state["phases"])
