@@ -11,12 +11,13 @@ from osscl import device as devices
 from osscl.agent.classifier import ContinualClassifier
 from osscl.config import override
 from osscl.learn.batches import Shuffled, side_by_side
-from osscl.methods import CONFIGURATIONS, base, method_class
+from osscl.methods import CONFIGURATIONS, method_class, phases
 from osscl.methods.base import Runtime
 from osscl.methods.gem import GemUpdate
 from osscl.runs.evaluate import judge_known
 from osscl.runs.spec import on_small_net
 from osscl.tools.battery import held_out, maker, toy_stream
+from toy_agents import stream_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -39,10 +40,10 @@ class Called(devices.Replay):
 
 
 def trained(name, precision, *changes):
-    stream = toy_stream()
+    config = override(on_small_net(CONFIGURATIONS[name]), changes)
+    stream = stream_for(config, toy_stream())
     banks = {key: in_colour(bank) for key, bank in stream.banks.items()}
     stream = replace(stream, banks={key: bank.to(torch.device("cuda")) for key, bank in banks.items()})
-    config = override(on_small_net(CONFIGURATIONS[name]), changes)
     make = replace(maker(method_class(config), config, stream), runtime=Runtime(torch.device("cuda"), precision))
     agent = make(updates=8)
     for t in range(len(stream)):
@@ -64,7 +65,7 @@ def in_colour(bank):
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_captured_updates_equal_plain_updates(name, precision, monkeypatch):
     captured = predicted(name, precision)
-    monkeypatch.setattr(base, "Replay", Called)
+    monkeypatch.setattr(phases, "Replay", Called)
     called = predicted(name, precision)
     assert captured.isfinite().all()
     assert torch.equal(captured, called), (captured - called).abs().max()

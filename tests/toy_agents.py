@@ -8,7 +8,7 @@ from osscl.config import override
 from osscl.methods import CONFIGURATIONS, URSL, method_class
 from osscl.methods.base import Runtime
 from osscl.runs.spec import on_small_net
-from osscl.tools.battery import FEW, maker
+from osscl.tools.battery import FEW, maker, toy_stream
 
 SMALL = on_small_net(URSL)
 PLUS = on_small_net(CONFIGURATIONS["ursl-plus-unlimited"])
@@ -17,6 +17,13 @@ ALL_PASS = "gate.eta=[-1e6, -1e6]"  # every unlabelled row passes the gate and i
 
 def changed(*changes, config=SMALL):
     return override(config, changes)
+
+
+def stream_for(config, stream):
+    """A toy stream; with images and a memory that hold statistics, where a method keeps them there."""
+    if getattr(config, "statistics_share", None) is None:
+        return stream
+    return toy_stream(replace(stream.spec, memory=3 * stream.spec.memory), size=32)
 
 
 def agent_of(config, stream, updates=FEW, runtime=None, **setting):

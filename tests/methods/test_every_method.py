@@ -22,7 +22,7 @@ from osscl.tools import battery
 from osscl.tools.battery import ENOUGH, TOY, accuracy, maker, toy_stream
 from osscl.vision.encoder import Classifier
 from refusals import naming
-from toy_agents import ALL_PASS, PLUS, SMALL, changed, learned
+from toy_agents import ALL_PASS, PLUS, SMALL, changed, learned, stream_for
 
 # Agents that are equal whatever the global generator does are also equal if it does the same.
 CHECKS = [check for check in battery.CHECKS if check is not battery.check_same_seed]
@@ -32,13 +32,6 @@ def quick(config):
     """A configuration on small networks, with fewer views for its prototypes."""
     config = on_small_net(config)
     return replace(config, gate=replace(config.gate, prototype_views=1)) if isinstance(config, UrslConfig) else config
-
-
-def stream_for(config, stream):
-    """A toy stream; with images and a memory that hold statistics, where a method keeps them there."""
-    if getattr(config, "statistics_share", None) is None:
-        return stream
-    return toy_stream(replace(stream.spec, memory=3 * stream.spec.memory), size=32)
 
 
 def check(name, config, stream):
