@@ -1,7 +1,9 @@
 """On a CUDA device: captured updates equal the same updates without capture, for every method."""
 
+import gc
 import math
 import os
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -69,6 +71,35 @@ def test_captured_updates_equal_plain_updates(name, precision, monkeypatch):
     called = predicted(name, precision)
     assert captured.isfinite().all()
     assert torch.equal(captured, called), (captured - called).abs().max()
+
+
+def test_the_garbage_of_an_earlier_update_is_collected_before_a_capture():
+    device = torch.device("cuda")
+    weights, one = torch.rand(1 << 20, device=device), torch.ones((), device=device)
+
+    def replay(update):
+        made = devices.Replay(update, device)
+        for _ in range(devices.CALLS_BEFORE_CAPTURE + 2):
+            total = made(one)
+        return made, float(total)
+
+    def collects(x):
+        if torch.cuda.is_current_stream_capturing():
+            gc.collect()
+        return (weights * x).sum()
+
+    gc.collect()
+    gc.disable()
+    try:
+        earlier, total = replay(lambda x: (weights * x).sum())
+        earlier.itself = earlier  # only the garbage collector frees it
+        watched = weakref.ref(earlier)
+        del earlier
+        assert watched() is not None
+        assert replay(collects)[1] == total
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import os
 from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
@@ -187,6 +188,7 @@ class Replay:
     def _capture(self, *inputs: Tensor) -> None:
         self.inputs = tuple(given.clone() for given in inputs)
         self.graph = torch.cuda.CUDAGraph()
+        gc.collect()  # a capture fails if the garbage collector frees an earlier graph meanwhile
         with torch.cuda.graph(self.graph):
             self.output = self.update(*self.inputs)
 
