@@ -8,7 +8,7 @@ import torch
 
 from osscl import device
 from osscl.data.images import Labeled
-from osscl.methods import base, gem
+from osscl.methods import gem, phases
 from osscl.methods.base import Runtime, Schedule, Setting
 from osscl.methods.gate import Segregated
 from osscl.methods.reference import ReferenceConfig
@@ -32,7 +32,7 @@ def compiling(monkeypatch):
 
     monkeypatch.setattr(device, "worth_compiling", lambda rows: len(rows) >= FROM)
     monkeypatch.setattr(device, "_compiled", compiled)
-    monkeypatch.setattr(base, "WORTH_COMPILING", FROM)
+    monkeypatch.setattr(phases, "WORTH_COMPILING", FROM)
     yield
     torch.compiler.reset()
 
