@@ -322,7 +322,7 @@ def test_two_stores_of_one_folder_share_their_rows(store):
 WRITER = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = sys.argv[3:]
 import test_embeddings as t
 encoder, paths = t.MeanColors(), sorted(Path(sys.argv[1]).iterdir())
 t.embeddings.APPENDED = 2
@@ -331,8 +331,9 @@ t.embed_paths(paths, encoder, t.open_store(Path(sys.argv[2]), encoder), lambda n
 
 
 def writer(pictures, store):
+    here = Path(__file__).parent
     return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(pictures), str(store), str(Path(__file__).parent)], stdout=subprocess.PIPE
+        [sys.executable, "-c", WRITER, *map(str, (pictures, store, here, here.parent))], stdout=subprocess.PIPE
     )
 
 
