@@ -34,6 +34,7 @@ def test_a_kept_record_keeps_its_id_and_names_no_folder(path):
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_a_kept_record_loses_nothing_when_read(path):
     stored, again = json.loads(path.read_text()), json.loads(json.dumps(record_to_plain(read_record(path))))
+    stored.pop("digest", None)  # verified on reading; version 0.1 wrote none
     # Fields that were added later.
     stored["made_by"] = {"shared_device": False, "earlier": [], **stored["made_by"]}
     for step in stored["steps"]:
