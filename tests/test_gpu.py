@@ -12,7 +12,7 @@ import torch
 from osscl import device as devices
 from osscl.agent.classifier import ContinualClassifier
 from osscl.config import override
-from osscl.learn.batches import Shuffled, side_by_side
+from osscl.learn.batches import Shuffled, zip_pools
 from osscl.methods import CONFIGURATIONS, method_class, phases
 from osscl.methods.base import Runtime
 from osscl.methods.gem import GemUpdate
@@ -129,7 +129,7 @@ def test_compiled_gradients_of_gem_equal_plain_ones(monkeypatch):
         (Shuffled(n, size, 0, ("gem",), labeled.images.device), 1) for n, size in ((len(labeled), 8), (kept, kept))
     ]
     phase = agent.phases.train("gradients", [agent.model], agent.config.optimiser, 1, pools)
-    rows, u, _, past_u = next(side_by_side(pools, 0))
+    rows, u, _, past_u = next(zip_pools(pools, 0))
     agent.model.learning(True)
     for compiles in (True, False):
         phase.compiles = agent.model.compiles = compiles

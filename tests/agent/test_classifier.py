@@ -627,7 +627,7 @@ def test_wrong_later_steps_are_refused(steps):
     with pytest.raises(UserError, match=naming("memory", 14, 13)):
         small.update(steps[1][0], [f"class {i}" for i in range(12)])
     made = agent("ursl", memory=0).fit(*steps[0])
-    for step in ((None, (), steps[1][2]), (255 - images[:2], ["zero"] * 2)):
+    for step in ((None, (), pile), (255 - images[:2], ["zero"] * 2), (255 - images[:2], ["zero"] * 2, pile)):
         with pytest.raises(UserError, match=naming("memory 0")):
             made.update(*step)
 

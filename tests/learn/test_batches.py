@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from osscl.learn.batches import Shuffled, side_by_side
+from osscl.learn.batches import Shuffled, zip_pools
 from osscl.vision.augment import DRAWS
 
 CPU = torch.device("cpu")
@@ -91,6 +91,6 @@ def test_random_numbers_belong_to_the_batch_number_one_row_per_view(views):
 
 def test_pools_side_by_side_yield_their_own_batches_and_empty_pools_nothing():
     one, other, empty = shuffled(10, 4, 0, "one"), shuffled(7, 5, 0, "other"), shuffled(0, 3)
-    for rows, u, more, v in itertools.islice(side_by_side([(one, 2), (empty, 1), (other, 1)], 3), 1):
+    for rows, u, more, v in itertools.islice(zip_pools([(one, 2), (empty, 1), (other, 1)], 3), 1):
         assert all(map(torch.equal, (rows, u), next(one.with_draws(3, 2))))
         assert all(map(torch.equal, (more, v), next(other.with_draws(3, 1))))

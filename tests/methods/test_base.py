@@ -6,5 +6,5 @@ from osscl.methods.base import PAPER, SHORT, Schedule
 def test_a_schedule_scales_epochs_and_floors_and_caps_updates():
     assert (PAPER.epochs(200), SHORT.epochs(200), SHORT.epochs(1)) == (200, 50, 1)
     assert PAPER.updates(2, 5) == 10 and SHORT.updates(8, 5) == 10
-    assert PAPER.updates(2, 5, floor=12) == 12 and SHORT.updates(2, 5, floor=48) == 12
-    assert Schedule("capped", max_updates=7).updates(2, 5, floor=12) == 7
+    assert PAPER.updates(2, 5, min_updates=12) == 12 and SHORT.updates(2, 5, min_updates=48) == 12
+    assert Schedule("capped", max_updates=7).updates(2, 5, min_updates=12) == 7

@@ -1,6 +1,7 @@
 """The gate: Eq. 2 term by term, thresholds, scores, and what is selected."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -92,6 +93,12 @@ def test_a_single_score_has_no_spread(spread):
 
 
 @torch.no_grad()
+def test_a_single_score_raises_no_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        thresholds(torch.tensor([0.5]), GateConfig())
+
+
 def test_thresholds_come_from_the_plain_scores_of_the_labelled_rows():
     net, data = reference(), labeled()
     config = GateConfig(prototype_views=4, spread="std", eta=(-1.0, 0.5))

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from osscl.errors import UserError
 from osscl.learn.batches import Shuffled
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods.base import PhaseReport, Runtime, Schedule, Setting
@@ -13,6 +14,7 @@ from osscl.methods.phases import PhaseLog, Phases
 from osscl.tools.battery import held_out
 from osscl.vision.augment import Augmentation
 from osscl.vision.encoder import ImageFormat
+from refusals import naming
 from toy_agents import SMALL, agent_of, learned
 
 CPU = torch.device("cpu")
@@ -119,6 +121,11 @@ def test_a_phase_is_compiled_if_its_smallest_batch_is_large_enough(guide, compil
     pools = [(Shuffled(n, n, 0, ("toy",), CPU), 2) for n in (1000, guide)]
     assert phases_of().train("train", [line()], OptimiserConfig(), 1, pools).compiles is compiles
     assert not phases_of().train("train", [line()], OptimiserConfig(), 1, pools, compiles=False).compiles
+
+
+def test_a_phase_without_images_is_refused_by_name():
+    with pytest.raises(UserError, match=naming("'train'")):
+        phases_of().train("train", [line()], OptimiserConfig(), 1, [(Shuffled(0, 5, 0, ("toy",), CPU), 2)])
 
 
 def test_seconds_and_sharing_accumulate_across_interruptions():

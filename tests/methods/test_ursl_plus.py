@@ -340,8 +340,14 @@ def test_a_step_that_keeps_more_than_its_budget_raises(roomy, monkeypatch):
 def test_a_memory_too_small_for_its_class_means_is_refused_by_name(stream, roomy):
     with pytest.raises(SpecError, match=naming(64, 512, "ursl-plus-unlimited", "statistics_share=null")):
         agent_of(LIMITED, stream)
-    with pytest.raises(SpecError, match=naming(2, "4,112", 3, "3,072")):
-        learned(LIMITED, roomy, steps=1, memory=3)
+    for memory, found in ((3, "3,072"), (5, "5,120")):  # 4,112 bytes of statistics: five leave no room for an image
+        agent, begun = agent_of(LIMITED, roomy, memory=memory), []
+        agent.runtime = agent.phases.runtime = replace(agent.runtime, progress=begun.append)
+        with pytest.raises(SpecError, match=naming(2, "4,112", "1,024", memory, found)):
+            agent.learn(roomy.step(0))
+        assert not begun
+    kept, _ = learned(LIMITED, roomy, steps=1, memory=6)
+    assert len(kept.memory.labeled) == 1
 
 
 def test_compact_statistics_still_remember_classes_whose_images_are_gone(roomy):

@@ -168,6 +168,11 @@ def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) ->
         raise UserError(f"{method_name(recipe.method)} cannot learn from unlabelled images alone: give labelled images")
     if not given.labels and len(given.unlabeled) < 2:
         raise UserError("one unlabelled image is not enough to learn from: give more, or labelled images as well")
+    if not new and not recipe.memory and not recipe.carries_labels:
+        raise UserError(
+            f"with memory 0 {method_name(recipe.method)} needs a new class in every step: without one, more images of "
+            "some classes would make it forget the others"
+        )
     if not new and not recipe.memory and len(given.unlabeled) < 2:
         raise UserError(
             "with memory 0 a step without new classes needs unlabelled images, or the other classes would be forgotten"

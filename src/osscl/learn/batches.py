@@ -1,4 +1,4 @@
-"""Batches as row numbers. Each is a function of its number, so a phase can resume at any of them."""
+"""Batches of row numbers. A batch depends only on its number, so a phase can resume at any of them."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ class Shuffled:
             yield rows, draws(views * len(rows), rng)
 
 
-def side_by_side(pools: Sequence[tuple[Shuffled, int]], start: int) -> Iterator[tuple[Tensor, ...]]:
+def zip_pools(pools: Sequence[tuple[Shuffled, int]], start: int) -> Iterator[tuple[Tensor, ...]]:
     """Rows and random numbers of one batch of each pool, given with its number of views; empty pools are left out."""
     for parts in zip(*(pool.with_draws(start, views) for pool, views in pools if pool.length), strict=True):
         yield tuple(tensor for part in parts for tensor in part)

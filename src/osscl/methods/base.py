@@ -69,9 +69,9 @@ class Schedule:
     def epochs(self, full: int) -> int:
         return max(1, round(full * self.share))
 
-    def updates(self, epochs: int, per_epoch: int, floor: int = 0) -> int:
-        """Updates of a phase whose config asks for `epochs` epochs and at least `floor` updates."""
-        asked = max(round(floor * self.share), self.epochs(epochs) * per_epoch)
+    def updates(self, epochs: int, per_epoch: int, min_updates: int = 0) -> int:
+        """Updates of a phase whose config asks for `epochs` epochs and at least `min_updates` updates."""
+        asked = max(round(min_updates * self.share), self.epochs(epochs) * per_epoch)
         return asked if self.max_updates is None else min(asked, self.max_updates)
 
 

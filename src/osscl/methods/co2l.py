@@ -121,7 +121,7 @@ class Co2l:
         if self.config.unlabeled == "joint" and len(step.unlabeled) > 1:
             pools.append((self.phases.shuffled("guide", len(step.unlabeled), hp.batch), 2))
         epochs, optimiser = self.config.length_of(step.index)
-        phase = self.phases.train("learner", [self.encoder], optimiser, epochs, pools, floor=hp.min_updates)
+        phase = self.phases.train("learner", [self.encoder], optimiser, epochs, pools, min_updates=hp.min_updates)
 
         def update(rows: Tensor, u: Tensor, *joint: Tensor) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)

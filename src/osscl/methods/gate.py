@@ -23,7 +23,7 @@ class GateConfig:
     """Prototypes, thresholds, and what passes them."""
 
     eta: tuple[float, float] = (-4.0, -2.0)  # eta_id, eta_pl
-    spread: Literal["var", "std"] = "var"  # the paper's text says var
+    spread: Literal["var", "std"] = "var"  # var: the paper's formula, Algorithm 1, line 7
     prototype_views: int = 10  # |A| of Eq. 2; 0: the plain image
     # T-hat: confident rows of past classes, of all classes, of all classes but never as anchors of L_sup, or no row.
     # Deviation: the paper's formula takes all confident rows. past_only follows its text, which uses pseudo-labels only
@@ -46,20 +46,20 @@ class Segregated:
     pseudo_labeled: Labeled  # T-hat
     guide: Tensor  # images of U-hat, for L_KD
     report: GateReport | None = None  # None until there is a trained reference
-    more_rows: int = 0  # by which `epochs_as` makes the learner's epochs longer; may be negative
+    extra_rows: int = 0  # by which `epochs_as` makes the learner's epochs longer; may be negative
 
 
 @dataclass(frozen=True)
 class Gate:
     """The prototypes and thresholds of one step."""
 
-    prototypes: Tensor  # (k, d), unit rows
+    prototypes: Tensor  # (k, d), L2-normalised
     threshold: float  # tau_id
     pseudo_threshold: float  # tau_pl
     labeled_scores: Tensor  # S_l^t
 
     def score(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        """S and the column of the nearest prototype, for unit rows z."""
+        """S and the column of the nearest prototype, for L2-normalised rows z."""
         best = prototype_cosines(z, self.prototypes).max(1)
         return best.values, best.indices
 
@@ -92,18 +92,19 @@ class Gate:
 
 
 def prototype_cosines(z: Tensor, prototypes: Tensor) -> Tensor:
-    """Cosines of unit rows to prototypes, (n, k); -2 for a class without a labelled image, which has no prototype."""
+    """Cosines of L2-normalised rows to prototypes, (n, k); -2 for a class without labelled images."""
     return (z @ prototypes.T).masked_fill(prototypes.norm(dim=1) == 0, -2.0)
 
 
 def thresholds(scores: Tensor, config: GateConfig) -> tuple[float, float]:
     """tau_id and tau_pl from the scores of the labelled rows."""
-    spread = scores.var() if config.spread == "var" else scores.std()
-    spread = spread if len(scores) > 1 else torch.zeros_like(spread)  # that of a single score is undefined
+    spread = scores.new_zeros(())  # a single score has none
+    if len(scores) > 1:
+        spread = scores.var() if config.spread == "var" else scores.std()
     return float(scores.mean() + config.eta[0] * spread), float(scores.mean() + config.eta[1] * spread)
 
 
-def mean_view(encoder: Encoder, images: Tensor, views: int, setting: Setting, t: int) -> Tensor:
+def mean_view_embedding(encoder: Encoder, images: Tensor, views: int, setting: Setting, t: int) -> Tensor:
     """Mean embedding over the augmentations A of Eq. 2, (n, d); of the plain image if there are none."""
     total = None
     for a in range(views):
@@ -118,7 +119,7 @@ def fit_gate(
 ) -> Gate:
     """Prototypes of T_t and M in the reference's space, and the thresholds from their scores (lines 5-7)."""
     columns = columns_of(labeled.labels, classes)
-    views = mean_view(encoder, labeled.images, config.prototype_views, setting, t)
+    views = mean_view_embedding(encoder, labeled.images, config.prototype_views, setting, t)
     # Eq. 2's 1 / count cancels in the projection to the sphere.
     prototypes = F.normalize(class_sums(views, columns, len(classes)), dim=1)  # line 5
     scores = prototype_cosines(in_chunks(encoder, labeled.images), prototypes).max(1).values  # line 6

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from osscl.device import WORTH_COMPILING, Replay, synchronise
-from osscl.learn.batches import Shuffled, side_by_side
+from osscl.errors import UserError
+from osscl.learn.batches import Shuffled, zip_pools
 from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.methods.base import PhaseReport, Progress, Runtime, Setting, State
 
@@ -92,15 +93,17 @@ class Phases:
         epochs: int,
         pools: Sequence[tuple[Shuffled, int]],  # and the number of views of each row in an update
         *,
-        floor: int = 0,  # on the number of updates
-        more_rows: int = 0,  # by which an epoch is longer than the first pool
+        min_updates: int = 0,
+        extra_rows: int = 0,  # by which an epoch is longer than the first pool
         compiles: bool | None = None,  # forward passes on CUDA; None: if the smallest batch is large enough
     ) -> "Phase":
         """A training phase of `epochs` passes over the first pool. Nothing happens until its batches are consumed."""
         first, pools = pools[0][0], [(pool, views) for pool, views in pools if pool.length]
-        rows = first.length + more_rows
-        per_epoch = first.per_epoch if not more_rows else math.ceil(rows / min(first.size, rows))
-        updates = self.setting.schedule.updates(epochs, per_epoch, floor)
+        if not first.length:
+            raise UserError(f"the phase {name!r} has no images to learn from")
+        rows = first.length + extra_rows
+        per_epoch = first.per_epoch if not extra_rows else math.ceil(rows / min(first.size, rows))
+        updates = self.setting.schedule.updates(epochs, per_epoch, min_updates)
         if compiles is None:
             # All batches compiled or none: a compiled pass overwrites the batch-norm statistics of an eager one.
             compiles = min(views * pool.rows for pool, views in pools) >= WORTH_COMPILING
@@ -192,7 +195,7 @@ class Phase:
         if self.name in self.phases.finished:
             return
         descent, runtime = self._begin(), self.phases.runtime
-        for batch in side_by_side(self.pools, descent.done):
+        for batch in zip_pools(self.pools, descent.done):
             if descent.done == self.updates:
                 break
             descent.set_rate()

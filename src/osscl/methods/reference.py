@@ -47,7 +47,7 @@ class ReferenceConfig:
     epochs_later: int = 100  # E_T>1
     batch: int = 512
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
-    ema: float = 0.99  # BYOL: share of the target network that stays at each update
+    ema: float = 0.99  # BYOL: decay of the target network, a moving average of this one
     ema_end: float | None = added_later(None, legacy=None)  # BYOL: its last value, on a cosine; null: constant
     predictor: int = 512  # BYOL: hidden width
     pretrained: bool = False  # trained once on the whole pools before the first step, then frozen (Table 16)
@@ -65,7 +65,7 @@ class ReferenceConfig:
 
 
 def ema_at(config: ReferenceConfig, progress: float) -> float:
-    """BYOL's momentum after a share `progress` of a phase."""
+    """BYOL's momentum after a fraction `progress` of a phase."""
     if config.ema_end is None:
         return config.ema
     return config.ema_end - (config.ema_end - config.ema) * (1 + math.cos(math.pi * progress)) / 2
@@ -101,16 +101,16 @@ class Reference:
         if len(unlabeled) < 2 or "reference" in self.phases.finished:
             return
         first = self.history.keys() <= {str(t)}
-        key = self.cache_key(self._recorded_digest(unlabeled, t))
+        key = self.cache_key(self._record_digest(unlabeled, t))
         if not self.phases.has_begun("reference") and (cached := self._load_cached(key)) is not None:
             self.phases.add_cached(cached)
             return
-        # Deviation: as in SimCLR's loaders, an incomplete last batch is dropped; the paper does not say.
+        # Not in the paper: an incomplete last batch is dropped, as in SimCLR's loaders.
         rows = self.phases.shuffled("reference", len(unlabeled), self.config.batch, drop_last=True)
         epochs = self.config.epochs_first if first else self.config.epochs_later
         nets = [self.encoder] if self.predictor is None else [self.encoder, self.predictor]
         phase = self.phases.train(
-            "reference", nets, self.config.optimiser, epochs, [(rows, 2)], floor=self.config.min_updates
+            "reference", nets, self.config.optimiser, epochs, [(rows, 2)], min_updates=self.config.min_updates
         )
         update = phase.capture(self._byol(unlabeled, phase) if self.predictor else self._simclr(unlabeled, phase))
         for batch in phase.batches():
@@ -153,7 +153,7 @@ class Reference:
 
     # ----- sharing with other runs
 
-    def _recorded_digest(self, unlabeled: Tensor, t: int) -> str:
+    def _record_digest(self, unlabeled: Tensor, t: int) -> str:
         """Digest of every U_t learned from so far, this one included; entered into the history."""
         before = next((digest for step, digest in reversed(self.history.items()) if step != str(t)), "")
         content = hashlib.blake2b(f"{before}, step {t}".encode(), digest_size=16)
@@ -237,7 +237,7 @@ def shapes_of(state: object) -> object:
 def code_digest() -> str:
     """Digest of the code that the weights depend on: after a change to it, cached networks are not used."""
     here = Path(__file__).parents[1]
-    modules = ("learn/optimiser", "learn/batches", "methods/phases", "methods/reference", "device", "seeding")
-    files = [file for folder in ("vision", "losses") for file in sorted((here / folder).glob("*.py"))]
-    files += [here / f"{module}.py" for module in modules]
+    files = [here / f"{name}.py" for name in ("learn/optimiser", "learn/batches", "device", "seeding")]
+    files += [here / "methods" / f"{module}.py" for module in ("base", "phases", "reference")]
+    files += [file for folder in ("vision", "losses") for file in sorted((here / folder).glob("*.py"))]
     return hashlib.blake2b(b"".join(file.read_bytes() for file in files), digest_size=8).hexdigest()

@@ -53,7 +53,7 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class UrslConfig:
-    """URSL's hyperparameters; the defaults are the paper's, except for the optimisers (see `ursl-as-printed`)."""
+    """URSL's hyperparameters. `methods/__init__.py` has the configurations `ursl` and `ursl-as-printed`."""
 
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -106,15 +106,15 @@ class Ursl:
             self.begin_step(step)  # line 3
         if self.reference is not None:
             self.reference.learn(step.unlabeled, step.index)  # line 4
-        found = self.segregate(step)  # lines 5-8
-        self.train_learner(step, found)  # lines 9-15
+        selected = self.segregate(step)  # lines 5-8
+        self.train_learner(step, selected)  # lines 9-15
         with self.phases.timed("head"):
             # Deviation: line 17 is after the loop in the paper. Here every step fits the head, so that predict() is
             # always valid, and before line 16, so that the head still has all images that M held during the step.
-            self.fit_head(step, found)  # line 17
+            self.fit_head(step, selected)  # line 17
             self.update_memory(step)  # line 16
-        self.scored = None  # it is only kept for a step that resumes after its gate was fitted
-        return StepReport(self.phases.reports(), found.report, dict(self.notes))
+        self.scored = None  # needed only if the step is resumed after its gate was fitted
+        return StepReport(self.phases.reports(), selected.report, dict(self.notes))
 
     def begin_step(self, step: Step) -> None:
         """Both networks continue from the previous step; a copy of the learner is SL_{t-1}."""
@@ -146,23 +146,25 @@ class Ursl:
         self.scored = scores, torch.tensor(self.classes, device=nearest.device)[nearest]
         self.notes |= {**self.gate.notes(z), "reference_batch": self.reference.batch_rows(step.unlabeled)}
 
-    def train_learner(self, step: Step, found: Segregated) -> None:
+    def train_learner(self, step: Step, selected: Segregated) -> None:
         """The while loop of Algorithm 1."""
         hp, augmentation, past = self.config.learner, self.setting.augmentation, self.past
         taus = hp.tau_student, hp.tau_teacher  # tau'', tau'
-        pool = concat(step.labeled, self.memory.labeled, found.pseudo_labeled)  # T_t, M and T-hat
+        pool = concat(step.labeled, self.memory.labeled, selected.pseudo_labeled)  # T_t, M and T-hat
         anchors = torch.isin(pool.labels, pool.labels.new_tensor(step.new_classes))  # y in O_t, Eq. 3
         if self.config.gate.pseudo == "all_but_no_anchor":
-            anchors[len(pool) - len(found.pseudo_labeled) :] = False
+            anchors[len(pool) - len(selected.pseudo_labeled) :] = False
         pools = [(self.phases.shuffled("learner", len(pool), hp.batch), 2)]  # two views of each image
+        # Deviation: before the first unlabelled images there is no L_KD either.
         guide, reference = pool.images[:0], None
         if hp.lam > 0 and self.reference is not None and self.reference.trained:
-            guide = torch.cat((step.labeled.images, self.memory.labeled.images, found.guide))  # T_t, M and U-hat
+            guide = torch.cat((step.labeled.images, self.memory.labeled.images, selected.guide))  # T_t, M and U-hat
             reference = self.teacher(self.reference.encoder)
             pools.append((self.phases.shuffled("guide", len(guide), hp.batch), 2))
         phase = self.phases.train(
-            "learner", [self.learner], hp.optimiser, hp.epochs, pools, floor=hp.min_updates, more_rows=found.more_rows
-        )
+            "learner", [self.learner], hp.optimiser, hp.epochs, pools,
+            min_updates=hp.min_updates, extra_rows=selected.extra_rows,
+        )  # fmt: skip
 
         def update(rows: Tensor, u: Tensor, *of_guide: Tensor) -> Tensor:
             y, x = pool.labels[rows].repeat(2), two_views(pool.images[rows], u, augmentation)  # line 10: B
@@ -181,12 +183,13 @@ class Ursl:
             phase.report(replay(*batch))
         self.notes |= phase.sizes(anchors)
 
-    def fit_head(self, step: Step, found: Segregated) -> None:
-        """Fit a linear head on the learner to T_t and M."""
+    def fit_head(self, step: Step, selected: Segregated) -> None:
+        """Fit a linear head on the learner to T_t and M; `ursl-plus` also uses what the gate selected."""
         self.head = fit_head(self.config.head, head_fit(self.learner, step, self.memory, self.classes, self.setting))
 
     def update_memory(self, step: Step) -> None:
         """Keep equally many images of every class, ranked by the reference if the policy needs it."""
+        # Deviation: without a gate there are no prototypes to rank by.
         policy = self.config.memory.policy if self.gate is not None else "random"
         rng = seeded(self.setting.seed, "memory", step.index)
         self.memory.update(step.labeled, self.classes, rng, policy, self.cosine_to_prototype)

@@ -88,6 +88,8 @@ class UrslPlus(Ursl):
         return self.config.statistics and self.config.statistics_share is not None
 
     def begin_step(self, step: Step) -> None:
+        if self.is_compact:
+            self.require_room(len(self.classes) + len(step.new_classes))
         if self.needs_snapshot:
             with self.phases.timed("head"):
                 if self.config.pseudo_labels:
@@ -101,14 +103,14 @@ class UrslPlus(Ursl):
         """Whether U_t must be embedded before the step's training."""
         return self.head is not None and (self.config.statistics or self.config.pseudo_labels)
 
-    def train_learner(self, step: Step, found: Segregated) -> None:
+    def train_learner(self, step: Step, selected: Segregated) -> None:
         trained = self.reference is not None and self.reference.trained
         if step.index == 0 and trained and self.config.start == "reference" and not self.phases.has_begun("learner"):
             assert self.reference is not None
             self.learner.load_state_dict(self.reference.encoder.state_dict())
-        super().train_learner(step, found)
+        super().train_learner(step, selected)
 
-    def fit_head(self, step: Step, found: Segregated) -> None:
+    def fit_head(self, step: Step, selected: Segregated) -> None:
         """Fit both heads, once to labels and once more with pseudo-labels; keep what the next step needs."""
         config = self.config.head
         fit = head_fit(self.learner, step, self.memory, self.classes, self.setting)
@@ -121,10 +123,10 @@ class UrslPlus(Ursl):
         self.fit_both(ready)
         if self.config.statistics:
             self.keep_statistics(fits, step)
-        if found.report is not None and self.config.pseudo_labels:
+        if selected.report is not None and self.config.pseudo_labels:
             # At the scale of the first heads: rows that they have labelled would make them overconfident.
             assert self.head is not None
-            rows, scale = self.pseudo_labeled(step, found.report), self.head.scale
+            rows, scale = self.pseudo_labeled(step, selected.report), self.head.scale
             self.fit_both({name: replace(fit, scale=scale, pseudo_labeled=rows) for name, fit in ready.items()})
         self.previous_labels = None
         self.tracker.end_step()
@@ -160,12 +162,23 @@ class UrslPlus(Ursl):
 
     def byte_plan(self, classes: int) -> BytePlan:
         """How the bytes of |M| images are split for this number of classes."""
-        heads, share = self.heads(), self.config.statistics_share
+        share, most = self.config.statistics_share, self.config.statistics_rank
         assert share is not None
-        widths = [len(head.center) for head in heads.values()]
-        background = len(self.reference_head.center) if self.reference_head is not None else 0
-        most = self.config.statistics_rank
+        widths, background = [self.learner.width], 0
+        if self.reference is not None and self.config.reference_weight > 0:
+            background = self.reference.encoder.width
+            widths.append(background)
         return plan_bytes(self.byte_budget, self.image_bytes, share, classes, widths, background, most)
+
+    def require_room(self, classes: int) -> None:
+        """Refuse a step, before its training, if the statistics of that many classes leave no room for an image."""
+        statistics = self.byte_plan(classes).statistics
+        if statistics + self.image_bytes > self.byte_budget:
+            raise SpecError(
+                f"{classes} classes need {statistics:,} bytes of statistics and {self.image_bytes:,} for an image, but "
+                f"a memory of {self.setting.memory} images has only {self.byte_budget:,}; "
+                "use ursl-plus-unlimited or a larger memory"
+            )
 
     def update_memory(self, step: Step) -> None:
         """Keep as many images as the statistics leave room for."""
@@ -173,14 +186,7 @@ class UrslPlus(Ursl):
             super().update_memory(step)
             return
         statistics = {name: tensor for name, tensor in self.kept().items() if name != "memory"}
-        room = self.byte_budget - bytes_of(statistics)
-        if room < 0:
-            raise SpecError(
-                f"{len(self.classes)} classes need {bytes_of(statistics):,} bytes of statistics, but a memory of "
-                f"{self.setting.memory} images has only {self.byte_budget:,}; "
-                "use ursl-plus-unlimited or a larger memory"
-            )
-        self.memory.budget = room // self.image_bytes
+        self.memory.budget = (self.byte_budget - bytes_of(statistics)) // self.image_bytes
         super().update_memory(step)
         if self.detector is not None:
             self.gate = None  # its prototypes are class means too; the detector decides what looks known
