@@ -31,7 +31,7 @@ def quotas(budget: int, classes: int) -> list[int]:
 
 def choose(policy: Policy, k: int, n: int, confidence: Tensor | None, rng: Generator) -> Tensor:
     """Select `k` of a class's `n` images, (min(k, n),)."""
-    if k >= n or policy == "first":  # rows are sorted by preference
+    if k >= n or policy == "first":  # "first": the caller has sorted the rows by preference
         return torch.arange(min(k, n))
     if policy == "random":
         return torch.randperm(n, generator=rng)[:k].sort().values

@@ -10,14 +10,14 @@ from osscl.losses.contrastive import similarity_logits
 
 
 def relation_distillation(
-    student: Tensor,  # (m, d) unit rows
-    teacher: Tensor,  # (m, d') unit rows of the same views
+    student: Tensor,  # (m, d), L2-normalised
+    teacher: Tensor,  # (m, d'), L2-normalised: the same views
     tau_student: float,
     tau_teacher: float,
 ) -> Tensor:
-    """Eqs. 5 and 6: cross-entropy of each row's softmax over the other rows (Eq. 4), the teacher's as the target."""
+    """Eqs. 5 and 6: cross-entropy between the softmaxes (Eq. 4) of a row's similarities to the other rows, averaged."""
     target = similarity_logits(teacher.detach(), tau_teacher).softmax(dim=1)
-    # Deviation: Eqs. 5 and 6 are sums over rows. With means, gamma and lambda mean the same at every batch size.
+    # Deviation: Eqs. 5 and 6 are sums over rows. Averaging makes gamma and lambda independent of the batch size.
     return F.cross_entropy(similarity_logits(student, tau_student), target)
 
 

@@ -71,7 +71,7 @@ URSL_PLUS_UNLIMITED = UrslPlusConfig(
 )  # fmt: skip
 URSL_PLUS = replace(URSL_PLUS_UNLIMITED, statistics_share=0.6)
 
-# L_sup and L_TD only: no reference, no unlabelled image. Without T-hat an epoch is shorter; the floor gives this
+# L_sup and L_TD only: no reference, no unlabelled image. Without T-hat an epoch is shorter; `min_updates` gives this
 # learner as many updates as URSL's gets on CIFAR-100.
 LABELS_ONLY = replace(URSL, gate=GateConfig(pseudo="none"), learner=replace(URSL.learner, lam=0.0, min_updates=1200))
 

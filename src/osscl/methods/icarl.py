@@ -117,7 +117,7 @@ class Icarl:
         return rows.rows(torch.cat(order))
 
     def _means(self) -> Tensor:
-        """Mean of each class's exemplars under the current network, unit rows; empty if a class has no exemplar."""
+        """Mean of each class's exemplars under the current network, L2-normalised; empty if a class has no exemplar."""
         kept = self.memory.labeled
         if set(kept.labels.tolist()) != set(self.classes):
             return self.means[:0]
