@@ -259,7 +259,7 @@ def text(one: OneStep) -> str:
     alt = f"{SHOWN} unlabelled images of one step, placed by score, with both thresholds"
     items = "\n".join(_wrapped(f"{i}. {words}") for i, words in enumerate(_explanation(one), start=1))
     run = f"method `ursl`, schedule `{one.spec.schedule.name}`, seed {one.spec.seed}, n = 1 run"
-    made = f"Made by `python docs/make_pictures.py`: {run}. Another CPU model gives slightly different numbers."
+    made = f"Created by `python docs/make_pictures.py`: {run}. Another CPU model gives slightly different numbers."
     return f"{BEGIN}\n![{alt}](_static/one-step.svg)\n\n{items}\n\n{_table(one)}\n\n{made}\n{END}"
 
 
@@ -296,9 +296,9 @@ def _explanation(one: OneStep) -> Iterable[str]:
     found = int((gate.passed & truth.seen).sum())
     yield (
         f"**The truth.** Only the evaluation knows it: U_t has {seen} digits of classes seen, "
-        f"{int(truth.unseen.sum())} of classes to come and {int(truth.foreign.sum())} letters. Of the images in Û, "
+        f"{int(truth.unseen.sum())} of later classes and {int(truth.foreign.sum())} letters. Of the images in Û, "
         f"{found} show a class seen (precision {found / passed:.2f}, recall {found / seen:.2f}; AUROC of the score "
-        f"{metrics.auroc(gate.scores, truth.seen):.3f}). Of the {gate.used} pseudo-labels of T̂, {right} are right."
+        f"{metrics.auroc(gate.scores, truth.seen):.3f}). {right} of the {gate.used} pseudo-labels of T̂ are correct."
     )
     yield (
         f"**The learner learns.** Accuracy in % on the {sum(one.tested)} test images of the classes seen, before and "

@@ -76,7 +76,7 @@ def test_links_to_the_repository_lead_to_copies(site):
 
 def test_one_step_is_a_stepper_that_needs_no_script(site):
     page = (site / "concepts.html").read_text()
-    stepper = page.partition('class="stepper')[2].partition("Made by")[0]
+    stepper = page.partition('class="stepper')[2].partition("Created by")[0]
     assert len(re.findall(r'<input type="radio"', stepper)) == len(re.findall(r"<li>", stepper)) == 6
     assert len(re.findall(r'class="tile', stepper)) == 200 and "<script" not in stepper
 

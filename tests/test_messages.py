@@ -54,7 +54,7 @@ def test_a_refusal_says_what_is_wrong_and_what_is_allowed(typed, tmp_path, comma
 
 def test_a_missing_extra_package_is_named_with_the_command_that_installs_it(typed, monkeypatch):
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
-    assert typed("serve", "agent")[2] == 'osscl: osscl serve requires more packages: pip install "osscl[serve]"\n'
+    assert typed("serve", "agent")[2] == 'osscl: osscl serve requires additional packages: pip install "osscl[serve]"\n'
 
 
 def message(error, call, *args):
@@ -104,8 +104,8 @@ def test_training_that_fails():
             raise MemoryError
 
     assert message(OutOfMemory, exhaust) == (
-        "out of memory with learner.batch=512; what was saved is intact: repeat the command when more memory is free, "
-        "or start again with smaller batches: --set learner.batch=256"
+        "out of memory with learner.batch=512; the saved state is intact, so repeat the command when "
+        "more memory is free, or start over with smaller batches: --set learner.batch=256"
     )
     assert message(Diverged, refuse_divergent_loss, Progress("learner", 200, 300, 0, float("nan")), 0) == (
         "training diverged at step 1: the loss of learner is nan after 200 updates; try a lower learning rate"

@@ -189,7 +189,7 @@ def test_files_of_other_versions_and_programs_are_unsupported(tmp_path):
             read_state(path, **options)
     write_state(path, {"x": 1})
     rewritten(path, lambda metadata: [metadata.pop(key) for key in ("format", "digest", "tensors")])
-    with pytest.raises(UnsupportedFile, match=naming(path, "osscl 0.1.0")):
+    with pytest.raises(UnsupportedFile, match=naming(path, "version before 0.2.0")):
         read_state(path)
     write_state(path, {"x": 1})
     rewritten(path, lambda metadata: [metadata.update(format="osscl state 9"), resigned(metadata)])

@@ -51,7 +51,7 @@ def _fields_of(kind: type) -> _Fields:
 
 
 def require(holds: bool, spec: object, name: str, allowed: str) -> None:
-    """Raise a SpecError that names the field (`a.b` in a group), its value and what is allowed, unless `holds`."""
+    """Unless `holds`, raise a SpecError with the field's name (`a.b` in a group), its value and what is allowed."""
     if not holds:
         raise SpecError(f"{name} must be {allowed}, got {shown(attrgetter(name)(spec))}")
 

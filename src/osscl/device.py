@@ -13,6 +13,7 @@ from torch import Tensor
 
 from osscl.config import flat, plain
 from osscl.errors import OutOfMemory, SpecError, lacks_memory
+from osscl.text import counted
 
 WORTH_COMPILING = 512  # rows of a batch
 CALLS_BEFORE_CAPTURE = 3  # of an update, run as written, before it is captured as a CUDA graph
@@ -31,7 +32,8 @@ def pick_device(name: str) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == "cuda" and int(index or 0) >= count:
         there = "".join(f", cuda:{i}" for i in range(count))
-        raise SpecError(f"device {name!r} does not exist: {count} CUDA devices found; allowed: auto, cpu{there}")
+        found = counted(count, "CUDA device")
+        raise SpecError(f"device {name!r} does not exist: {found} found; allowed: auto, cpu{there}")
     return torch.device(name)
 
 
@@ -63,7 +65,7 @@ def synchronise(device: torch.device) -> None:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Run torch on one thread inside the block; the setting is this thread's own."""
+    """Run torch on one thread inside the block; other threads of this process keep their setting."""
     before = torch.get_num_threads()
     if before == 1:
         yield
@@ -77,17 +79,17 @@ def one_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_batches(config: object) -> Iterator[None]:
-    """If memory runs out inside the block, name the batch sizes of a method's config that decide how much is needed."""
+    """If memory runs out inside the block, raise OutOfMemory with the batch sizes of a method's config."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's are RuntimeErrors, on a GPU and elsewhere
         if not lacks_memory(error):
             raise
         now, half = ([f"{name}={size // part}" for name, size in _batches_of(config).items()] for part in (1, 2))
-        instead = f", or start again with smaller batches: {' '.join(f'--set {one}' for one in half)}" if half else ""
+        instead = f", or start over with smaller batches: {' '.join(f'--set {one}' for one in half)}" if half else ""
         raise OutOfMemory(
-            f"out of memory{' with ' * bool(now)}{', '.join(now)}; what was saved is intact: repeat the command when "
-            f"more memory is free{instead}"
+            f"out of memory{' with ' * bool(now)}{', '.join(now)}; the saved state is intact, so repeat the command "
+            f"when more memory is free{instead}"
         ) from error
 
 
@@ -122,7 +124,7 @@ def worth_compiling(rows: Tensor) -> bool:
     return rows.is_cuda and len(rows) >= (1 if _compile_small else WORTH_COMPILING)
 
 
-_compile_small = False  # set where enough updates follow to compile for small batches, too
+_compile_small = False  # set where enough updates follow for small batches to be worth compiling, too
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SUFFIX = ".safetensors"
-FORMAT = "osscl state 2"  # of files written by write_state; those of version 0.1.0 name none
+FORMAT = "osscl state 2"  # of files written by write_state; those of versions before 0.2.0 name none
 DRAFT = re.compile(r"\..+\.[0-9a-f]{8}\.draft")
 PIECE = 2**20  # bytes that one thread hashes at a time
 DIGEST = "digest"  # field of a sealed document
@@ -297,7 +297,7 @@ def read_state(path: Path, *, tensors: bool = True, damaged_as_none: bool = Fals
 
 def _verify(metadata: dict[str, str], tensors: Mapping[str, Tensor | None] | None) -> None:
     if metadata.keys() == {"state"}:
-        raise UnsupportedFile("was saved by osscl 0.1.0: open it with that version, or create it again")
+        raise UnsupportedFile("was saved by a version before 0.2.0: open it with that version, or create it again")
     if not metadata.keys() & {"format", "digest"}:
         raise UnsupportedFile("was written by another program")
     digest = metadata.pop("digest")

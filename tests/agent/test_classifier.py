@@ -549,8 +549,8 @@ def test_agents_of_version_0_1_0_are_refused_and_left_untouched(steps, tmp_path)
     """Its files have a state, and neither a format nor a digest."""
     state = {"dict": {"spec": {"dict": {}}, "history": [], "agent": {"tensor": "/agent"}}}
     save_file({"/agent": torch.zeros(2)}, tmp_path / "model.safetensors", metadata={"state": json.dumps(state)})
-    refused_untouched(tmp_path, steps, "osscl 0.1.0")
-    with pytest.raises(DataError, match=naming(tmp_path / "model.safetensors", "osscl 0.1.0")):
+    refused_untouched(tmp_path, steps, "version before 0.2.0")
+    with pytest.raises(DataError, match=naming(tmp_path / "model.safetensors", "version before 0.2.0")):
         go_back(tmp_path, "1")
 
 

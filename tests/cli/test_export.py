@@ -50,7 +50,7 @@ def test_an_exported_file_predicts_in_every_format(agent, typed, tmp_path):
     code, shown, _ = typed("predict", "agent.onnx", "new/0-0.png", "--format", "csv")
     assert code == 0 and shown.startswith("image,class,probability,class_2,")
     code, shown, _ = typed("predict", "agent.onnx", "new/0-0.png", "--reject", "0.999")
-    assert code == 0 and "below 99.9 % unknown" in shown and "kind 0" in shown
+    assert code == 0 and "below 99.9 % counts as unknown" in shown and "kind 0" in shown
     (tmp_path / "new" / "no.png").write_text("no picture")
     code, shown, errors = typed("predict", "agent.onnx", "new")
     assert code == 2 and "no.png" in errors and "kind 2" in shown  # the others are answered

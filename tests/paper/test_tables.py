@@ -244,7 +244,7 @@ def test_an_estimate_prefers_timed_runs_then_the_schedule_then_the_method():
 def test_a_dry_run_shows_plan_and_cost_and_writes_nothing(osscl, tmp_path):
     code, shown, errors = osscl("table", "T2", "--dry-run", "--seeds", "0-2", "--out", tmp_path / "runs")
     assert (code, errors) == (0, "") and "p05-cifar10/ursl" in shown and "to run" in shown
-    assert "Expected minutes: no record to estimate from." in shown and not list(tmp_path.iterdir())
+    assert "Expected minutes: unknown, no comparable run is recorded." in shown and not list(tmp_path.iterdir())
     parts = [osscl("table", "T2", "--dry-run", "--shard", f"{i}/2", "--out", tmp_path)[1] for i in (1, 2)]
     whole, *halves = (sum(line.endswith("to run") for line in text.splitlines() if ":" not in line)
                       for text in (shown, *parts))  # fmt: skip
@@ -280,7 +280,9 @@ def test_one_run_is_singular_and_seconds_are_less_than_1_minute(osscl, one_recor
     assert ": 1 run, 1 to run\n" in shown and "Expected minutes: less than 1.\n" in shown
     command[command.index("--cells") + 1] = "continual/ursl,pretrained/ursl"
     shown = osscl(*command, "--out", tmp_path / "runs", "--dry-run")[1]
-    assert ": 2 runs, 2 to run\n" in shown and "less than 1; 1 run with no record to estimate from.\n" in shown
+    assert (
+        ": 2 runs, 2 to run\n" in shown and "less than 1; not included: 1 run without a comparable record.\n" in shown
+    )
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -503,7 +505,7 @@ def test_an_inconsistent_record_is_named_and_skipped(osscl, one_record, tmp_path
     _, record = one_record
     (tmp_path / f"{record.id}.json").write_text(json.dumps({**record_to_plain(record), "steps": []}))
     code, _, errors = osscl(*command, "--results", tmp_path)
-    assert code == 0 and errors.startswith("skipped: ") and "must have 5 steps" in errors
+    assert code == 0 and errors.startswith("skipped: ") and "must each have 5 steps" in errors
 
 
 def test_copies_of_a_record_count_once_and_a_different_one_of_its_id_is_named(osscl, one_record, tmp_path):
@@ -717,7 +719,7 @@ def test_claims_use_all_records(osscl, world):
         assert line.startswith(f"T-hat helps,{words}") and (",1,0," in line) == bool(asked)
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
     told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
-    assert re.match(r"\d+ claims: \d+ tried[;.] ", told) and "holds" not in told and "which decide nothing" in told
+    assert re.match(r"\d+ claims: \d+ tried[;.] ", told) and "holds" not in told and "decides nothing" in told
 
 
 def test_a_note_is_shown_with_its_cells_only():

@@ -72,7 +72,7 @@ def pin(browser, *names):
 @PAGES
 def test_the_first_screen_has_the_conclusion_and_the_figure(browser, pages, page, size):
     browser.open(pages[page], *size)
-    assert re.match(r"On .+ ends at \d+\.\d", browser.evaluate(CONCLUSION))
+    assert re.match(r"On .+ reaches a final accuracy of \d+\.\d", browser.evaluate(CONCLUSION))
     assert browser.evaluate("document.querySelector('.conclusion').getBoundingClientRect().bottom < innerHeight")
     drawn = browser.evaluate("document.querySelectorAll('#final svg g').length")
     in_sight = browser.evaluate(
@@ -211,7 +211,7 @@ def test_gates_with_one_reference_are_reported_as_the_same(browser, pages):
     browser.open(pages["demo"], *DESKTOP, view="pictures?open=pictures,scores")
     for part in ("pictures", "scores"):
         words = browser.evaluate(f"document.querySelector('#{part} .drawn').textContent")
-        assert "The same for ursl and ursl-plus-unlimited: their gates use one reference network." in words
+        assert "The same for ursl and ursl-plus-unlimited: their gates share one reference network." in words
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_hardly_trained_method_is_not_drawn_as_a_baseline_until_it_is_pinned(b
     browser.open(pages["results"], *DESKTOP, view=f"result?{SHORT_CIFAR100}")
     assert not [bar for bar in browser.evaluate(BARS) if bar.startswith("co2l")]
     note = "document.querySelector('#final .note').textContent"
-    assert "barely trained at this schedule: co2l (5.3 %, 900 updates" in browser.evaluate(note)
+    assert "because of few updates at this schedule: co2l (5.3 %, 900 updates" in browser.evaluate(note)
     pin(browser, "co2l")
     assert [bar for bar in browser.evaluate(BARS) if bar.startswith("co2l")]
 

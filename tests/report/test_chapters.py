@@ -102,7 +102,8 @@ def test_the_conclusion_says_what_was_found_by_how_much_and_how_certain_it_is(ur
     chapter = only_chapter(*(at_seed(ursl, seed) for seed in range(3)), *rivals)
     said = conclusion(chapter)
     assert said.startswith(
-        f"On CIFAR-10 among CIFAR-100 with 10 % labels, URSL ends at {ursl.final:.1f} ± 0.0 % accuracy (n = 3 seeds), "
+        f"On CIFAR-10 among CIFAR-100 with 10 % labels, URSL reaches a final accuracy of "
+        f"{ursl.final:.1f} ± 0.0 % (n = 3 seeds), "
         f"2.1 points above the best competitor, Co2L ({ursl.final - 2.1:.1f} ± 0.1 %, n = 3); "
         "the paper reports 72.8 ± 0.9 % for URSL."
     )
@@ -117,27 +118,30 @@ def test_an_ablation_is_not_called_a_competitor(ursl, named):
 
 def test_the_main_finding_is_one_sentence(ursl, named):
     first, *more = sentences(only_chapter(ursl, named(ursl, "dm"), named(ursl, "ursl-plus")))
-    assert "URSL ends at" in first and "competitor" in first and "the paper reports" in first
-    assert len(more) == 3 and more[0] == "URSL has our optimisers, projector and head."
+    assert "URSL reaches a final accuracy of" in first and "competitor" in first and "the paper reports" in first
+    assert len(more) == 3 and more[0] == "URSL uses our optimisers, projector and head."
 
 
 def test_an_interval_that_includes_zero_is_mentioned(ursl, named, at_seed):
     rivals = [at_seed(named(ursl, "dm"), seed, by=by) for seed, by in enumerate((-3.0, 1.0, 1.0))]
     said = conclusion(only_chapter(*(at_seed(ursl, seed) for seed in range(3)), *rivals))
-    assert "The difference from DM is not established (95 % interval −5.4 to +6.1, 3 paired seeds)." in said
+    assert (
+        "The difference from DM is not significant at the 5 % level (95 % interval −5.4 to +6.1, 3 paired seeds)."
+        in said
+    )
 
 
 def test_ours_is_distinguished_from_the_papers_algorithm_and_is_not_a_competitor(ursl, named):
     chapter = only_chapter(ursl, named(ursl, "ursl-plus", by=5.0))
     said = conclusion(chapter)
     assert "competitor" not in said and chapter.subject.name == "ursl"
-    assert f"URSL-plus, our extension, ends at {ursl.final + 5:.1f} % (n = 1), 5.0 points above URSL." in said
+    assert f"URSL-plus, our extension, reaches {ursl.final + 5:.1f} % (n = 1), 5.0 points above URSL." in said
     assert said.endswith("Single runs: variation between seeds is not measured.")
 
 
 def test_without_ursl_the_best_method_is_compared_with_the_next(ursl, named):
     said = conclusion(only_chapter(named(ursl, "icarl", by=1.0), named(ursl, "gem")))
-    assert "iCaRL ends at" in said and "1.0 points above the next, GEM (" in said
+    assert "iCaRL reaches a final" in said and "1.0 points above the next best, GEM (" in said
 
 
 def test_an_unusual_setting_and_another_schedule_are_named(ursl):
@@ -226,5 +230,5 @@ def test_of_two_sizes_of_ursl_the_conclusion_is_about_the_schedules_own(ursl):
     small = replace(ursl, id=spec.id, spec=spec, final=ursl.final - 1.0)
     for records in ([ursl, small], [small, ursl]):
         chapter = only_chapter(*records)
-        assert chapter.subject.first is ursl and "URSL ends at" in conclusion(chapter)
+        assert chapter.subject.first is ursl and "URSL reaches a final" in conclusion(chapter)
         assert {entry.name for entry in chapter.entries} == {"ursl", "ursl, small networks"}

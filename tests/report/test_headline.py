@@ -24,7 +24,7 @@ def test_schedules_never_share_a_row(ursl):
 
 def test_the_papers_number_is_shown_for_an_ablation_in_a_table(ursl):
     record = replace(ursl, spec=cell_of("T4", "without-td/ursl").spec(PAPER, 0))
-    assert row_of(record)["the paper %"] == "28.4 ± 0.7" and published_beside(record) == (28.4, 0.7)
+    assert row_of(record)["paper %"] == "28.4 ± 0.7" and published_beside(record) == (28.4, 0.7)
     fewer = replace(ursl, spec=cell_of("T12", "1000-9000/ursl").spec(PAPER, 0))
     assert published_beside(fewer) == (21.0, 1.1)
 
@@ -36,13 +36,13 @@ def test_the_papers_number_is_not_shown_for_an_ablation_in_no_table(ursl, named)
 
 
 def test_the_papers_number_next_to_ours_names_its_method(ursl, named):
-    assert row_of(named(ursl, "ursl-plus"))["the paper %"] == "72.8 ± 0.9 (URSL)"
-    assert row_of(ursl)["the paper %"] == "72.8 ± 0.9"
+    assert row_of(named(ursl, "ursl-plus"))["paper %"] == "72.8 ± 0.9 (URSL)"
+    assert row_of(ursl)["paper %"] == "72.8 ± 0.9"
 
 
 @pytest.mark.parametrize("schedule", [SHORT, SMOKE, DEMO, replace(PAPER, name="own", max_updates=3)])
 def test_the_papers_number_is_not_shown_for_another_schedule(ursl, schedule):
-    assert row_of(replace(ursl, spec=replace(ursl.spec, schedule=schedule)))["the paper %"] == "—"
+    assert row_of(replace(ursl, spec=replace(ursl.spec, schedule=schedule)))["paper %"] == "—"
 
 
 def test_missing_is_a_dash(ursl):

@@ -64,7 +64,7 @@ def test_titles_and_ids_are_unique(kept):
 
 def test_the_conclusion_can_be_read_without_a_script(ursl):
     assert (
-        'aria-live="polite">On CIFAR-10 among CIFAR-100 with 10\N{NO-BREAK SPACE}% labels, URSL ends at'
+        'aria-live="polite">On CIFAR-10 among CIFAR-100 with 10\N{NO-BREAK SPACE}% labels, URSL reaches a final'
         in build_page([ursl])
     )
 
@@ -95,10 +95,13 @@ def test_cells_that_were_hardly_trained_at_a_short_schedule_are_named():
     records, _ = read_records(RESULTS / "h200")
     paper = compare_with_paper(records)
     (short,) = [table for table in paper.tables["short"] if table.title.startswith("T10")]
-    assert "so no baseline: only-supervised/co2l (900 updates), only-supervised/ursl (900 updates)." in short.notes[-1]
+    assert (
+        "few updates at this schedule: only-supervised/co2l (900 updates), only-supervised/ursl (900 updates)."
+        in short.notes[-1]
+    )
     assert "T10 only-unrelated/ursl − only-supervised/co2l" in paper.claims["short"].notes[-1]
     for table in (*paper.tables["paper"], paper.claims["paper"]):
-        assert not [note for note in table.notes if "ardly trained" in note]
+        assert not [note for note in table.notes if "few updates" in note]
 
 
 def test_bars_and_marks_are_drawn_at_the_papers_schedule_only():

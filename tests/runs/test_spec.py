@@ -99,7 +99,7 @@ def test_a_record_under_another_id_is_left_out_and_reported(tmp_path):
     (tmp_path / "forged").mkdir()
     (tmp_path / "forged" / "x.json").write_text(json.dumps(forged))
     records, problems = known_records([tmp_path / "forged"])
-    assert not records and "is not that of the spec" in problems[0]
+    assert not records and "does not match the spec" in problems[0]
 
 
 @pytest.mark.parametrize("name", ["ursl", "co2l", "gem", "icarl", "dm", "gd"])

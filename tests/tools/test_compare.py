@@ -165,7 +165,7 @@ def results(typed, tmp_path):
 def test_names_folders_and_files_are_compared(typed, results, tmp_path):
     code, shown, _ = typed("compare", "A-one", "B-one", "--results", results)
     assert code == 0 and "+1.67" in shown and "0, 1, 2 (n=3)" in shown and "paper" in shown
-    assert "— (3 of 3)" in shown and "needs 6 pairs" in shown
+    assert "— (3 of 3)" in shown and "needs at least 6 pairs" in shown
     assert typed("compare", results / "A-one", results / "B-one")[0] == 0
     first, second = (sorted((results / name).iterdir())[0] for name in ("A-one", "B-one"))
     code, shown, _ = typed("compare", first, second)
@@ -208,7 +208,7 @@ def test_other_memories_settings_and_runs_without_a_partner_are_named(typed, tmp
     write(tmp_path / "A", *side([2, 2], "A-one"), *short)
     write(tmp_path / "B", *side([1, 1], "B-one", scenario=fewer))
     code, shown, _ = typed("compare", tmp_path / "A", tmp_path / "B")
-    assert code == 0 and "M=200 of A, M=120 of B" in shown and f"Not paired: {short[0].id}" in shown
+    assert code == 0 and "M=200 for A, M=120 for B" in shown and f"Not paired: {short[0].id}" in shown
     other = replace(BASE.spec.scenario, peripheral=("tinyimagenet",))
     write(tmp_path / "C", *side([1, 1], "B-one", scenario=other))
     write(tmp_path / "D", *side([2, 2], "A-one"))
@@ -219,12 +219,12 @@ def test_other_memories_settings_and_runs_without_a_partner_are_named(typed, tmp
 def test_too_few_differing_pairs_are_counted_and_the_folders_named(typed, tmp_path):
     write(tmp_path / "records", *side([2, 2, 2, 1, 1], "A-one"), *side([1, 1, 1, 1, 1], "B-one", method=CHANGED))
     shown = " ".join(typed("compare", "A-one", "B-one", "--results", tmp_path / "records")[1].split())
-    assert "needs 6 pairs that differ, and here 3 of 5 differ, 2 ties (paper). Interval" in shown
+    assert "needs at least 6 pairs that differ; here, 3 of 5 differ, 2 ties (paper). The interval" in shown
     assert f"paired by seed; records in {tmp_path / 'records'} " in shown
     write(tmp_path / "A", *side([2] * 6))
     write(tmp_path / "B", *side([1] * 6))
     shown = typed("compare", tmp_path / "A", tmp_path / "B")[1]
-    assert "that differ. Interval" in shown and "records in" not in shown
+    assert "that differ. The interval" in shown and "records in" not in shown
 
 
 def test_rows_are_grouped_by_setting_and_fit_80_columns(typed, results, monkeypatch):

@@ -408,9 +408,9 @@ def test_two_workers_share_a_search(tmp_path):
     workers = [subprocess.Popen(command, **told) for _ in range(2)]
     shown = [worker.communicate(timeout=120)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0]
-    assert all(any(f"trial {n} (4 in all)  step 1/5" in page for page in shown) for n in range(4))
+    assert all(any(f"trial {n} (4 in total)  step 1/5" in page for page in shown) for n in range(4))
     assert not any(
-        f"trial {n} (4 in all)  step 1/5" in shown[0] and f"trial {n} (4 in all)  step 1/5" in shown[1]
+        f"trial {n} (4 in total)  step 1/5" in shown[0] and f"trial {n} (4 in total)  step 1/5" in shown[1]
         for n in range(4)
     )
     assert len(list((tmp_path / "tuning" / "runs").glob("*/ursl-*.json"))) + shown[0].count("  pruned after step") >= 4

@@ -307,7 +307,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._edit(f"merged {gone} into {into}", gone, lambda: photos.merge(gone, into), names)
 
     def remove(self, gone: str) -> Self:
-        """Forget a class: it is no longer predicted, and its images and statistics are deleted.
+        """Remove a class: it is no longer predicted, and its images and statistics are deleted.
 
         Networks that were trained on it from scratch are not unlearned.
         """

@@ -224,8 +224,9 @@ def _accuracy(agent: ContinualClassifier) -> str:
     return "## Accuracy\n\n" + _wrapped(
         f"Of labelled images that were left out one at a time, n = {choice.tried}, the head in use ({choice.head})",
         f"named {choice.agent:.1f} % correctly; class means {choice.class_means:.1f} %, discriminants",
-        f"{choice.discriminants:.1f} % on the same embeddings. The head was chosen on these images, so that the first",
-        "number is slightly optimistic. This folder contains no other test results.",
+        f"{choice.discriminants:.1f} % on the same embeddings. The weights with which the head averages",
+        "classifiers were fitted on these images, so the first number is slightly optimistic. This folder contains no",
+        "other test results.",
     )
 
 

@@ -83,7 +83,7 @@ class PhotoStep:
 
 
 class PhotoLearner:
-    """Statistics of embeddings: class means, a shared covariance, heads weighed by leaving images out."""
+    """Statistics of embeddings: class means, a shared covariance, heads weighted by their loss on images left out."""
 
     def __init__(self, encoder: PretrainedEncoder, settings: PhotoSettings, device: torch.device) -> None:
         self.settings, self.device, self.engine = settings, device, "local"

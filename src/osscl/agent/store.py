@@ -26,7 +26,7 @@ FORMAT = 2  # of an agent's files
 
 @dataclass(frozen=True)
 class HeadChoice:
-    """The head chosen by leaving out labelled images, with its accuracy and that of the two baselines, in percent."""
+    """The head in use, and its accuracy and that of two baselines on images left out one at a time, in percent."""
 
     head: str
     tried: int  # images left out

@@ -114,8 +114,8 @@ def main() -> None:
 
 
 class _NoRoomForTorch:
-    """Refuses to import NumPy and PyTorch: in too small an address space their libraries crash the process, or raise
-    errors that look like bugs."""
+    """Refuses to import NumPy and PyTorch: in an address space that is too small, their libraries crash the process or
+    raise errors that look like bugs."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name in ("numpy", "torch"):
@@ -165,7 +165,7 @@ def _machine_error(error: Exception) -> str:
         return f"{error.filename or 'the output'}: {error.strerror}" if error.errno in MACHINE_ERRORS else ""
     if not lacks_memory(error):
         return ""
-    smaller = "; try smaller batches, as with --set learner.batch=256 --set reference.batch=256"
+    smaller = "; try smaller batches, e.g. --set learner.batch=256 --set reference.batch=256"
     return f"out of memory{smaller if sys.argv[1:2] and sys.argv[1] in TRAINING else ''}"
 
 

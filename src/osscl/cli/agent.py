@@ -34,7 +34,8 @@ Unlabeled = Annotated[
     typer.Option("--unlabeled", metavar="PATH", help="Image files or folders, searched recursively; may be repeated."),
 ]
 AgentMinutes = Annotated[
-    float | None, typer.Option("--max-minutes", min=0, help="Stop cleanly after this time; the same command resumes.")
+    float | None,
+    typer.Option("--max-minutes", min=0, help="Stop cleanly after this time; repeat the command to resume."),
 ]
 EmbeddingEngine = Annotated[
     str, typer.Option("--engine", help="Where images are embedded: local, or ray for an existing Ray cluster.")
@@ -52,21 +53,21 @@ def fit(
             help="efficientnet-lite0 (default if installed), a folder or hub id of a Hugging Face model, or scratch."
         ),
     ] = None,
-    views: Annotated[int, typer.Option(min=1, max=6, help="Number of views embedded per image.")] = 2,
-    memory: Annotated[int, typer.Option(min=0, help="Labelled images (embeddings) kept, over all classes.")] = 1000,
+    views: Annotated[int, typer.Option(min=1, max=6, help="Number of views of each image to embed.")] = 2,
+    memory: Annotated[int, typer.Option(min=0, help="Embeddings of labelled images to keep, over all classes.")] = 1000,
     reject: Annotated[float, typer.Option(help="Share of known images to reject as unknown.")] = 0.05,
     bundle: Annotated[
         bool, typer.Option("--bundle", help="Copy the encoder's weights into the agent's folder.")
     ] = False,
-    method: Annotated[str | None, typer.Option(help="For scratch: a configuration; see `osscl list`.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="For scratch: paper, short, smoke or demo.")] = None,
+    method: Annotated[str | None, typer.Option(help="With scratch: a method; see `osscl list`.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="With scratch: paper, short, smoke or demo.")] = None,
     changes: Changes = None,
-    size: Annotated[int | None, typer.Option(min=8, help="For scratch: pixels per side, a multiple of 8.")] = None,
-    grey: Annotated[bool, typer.Option("--grey", help="For scratch: convert images to grey.")] = False,
+    size: Annotated[int | None, typer.Option(min=8, help="With scratch: pixels per side, a multiple of 8.")] = None,
+    grey: Annotated[bool, typer.Option("--grey", help="With scratch: convert images to greyscale.")] = False,
     augmentation: Annotated[
-        str | None, typer.Option(help="For scratch: photos, or glyphs for signs and letters.")
+        str | None, typer.Option(help="With scratch: photos, or glyphs for signs and letters.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="For scratch: the random seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="With scratch: the random seed.")] = 0,
     device: Device = "auto",
     max_minutes: AgentMinutes = None,
     engine: EmbeddingEngine = "local",
@@ -176,7 +177,7 @@ def back(
     agent: Agent,
     model: Annotated[str, typer.Argument(metavar="MODEL", help="An earlier model of the agent, such as model-1.")],
 ) -> None:
-    """Restore an earlier model of an agent; the newest model is kept under its number."""
+    """Restore an earlier model of an agent; the current model is kept and can be restored in the same way."""
     import torch
 
     from osscl.agent.classifier import ContinualClassifier, learner_from_entry
@@ -187,13 +188,13 @@ def back(
         raise DataError(f"no agent in {agent}: `osscl fit` creates one")
     restored = go_back(agent, model, lambda entry: learner_from_entry(entry, torch.device("cpu"), agent))
     show_history(ContinualClassifier.load(agent, "cpu", finished=True))
-    typer.echo(f"restored {restored} of {agent}; the model that it replaces is kept under its number")
+    typer.echo(f"restored {restored} of {agent}; the model that it replaces is kept, see `osscl inspect`")
 
 
 def rename(
     agent: Agent,
-    old: Annotated[str, typer.Argument(metavar="CLASS")],
-    new: Annotated[str, typer.Argument(metavar="NAME")],
+    old: Annotated[str, typer.Argument(metavar="CLASS", help="The class to rename.")],
+    new: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")],
 ) -> None:
     """Give a class another name."""
     _edit(agent, lambda made: made.rename(old, new))
@@ -201,21 +202,24 @@ def rename(
 
 def merge(
     agent: Agent,
-    gone: Annotated[str, typer.Argument(metavar="CLASS")],
-    into: Annotated[str, typer.Argument(metavar="INTO")],
+    gone: Annotated[str, typer.Argument(metavar="CLASS", help="The class to merge; it no longer exists afterwards.")],
+    into: Annotated[str, typer.Argument(metavar="INTO", help="The class that it becomes part of.")],
 ) -> None:
     """Merge two classes, as if all images of CLASS had been labelled INTO."""
     _edit(agent, lambda made: made.merge(gone, into))
 
 
-def remove(agent: Agent, gone: Annotated[str, typer.Argument(metavar="CLASS")]) -> None:
-    """Forget a class: it is no longer predicted, and its statistics are deleted from the newest model."""
+def remove(
+    agent: Agent,
+    gone: Annotated[str, typer.Argument(metavar="CLASS", help="The class to remove.")],
+) -> None:
+    """Remove a class: it is no longer predicted, and its statistics are deleted from the newest model."""
     _edit(agent, lambda made: made.remove(gone))
 
 
 def relabel(
     agent: Agent,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Images with a wrong label.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Images with a wrong label.")],
     to: Annotated[
         str | None, typer.Option(metavar="CLASS", help="The correct class; without it, the images are removed.")
     ] = None,
@@ -297,7 +301,7 @@ def _teach(
 
 @contextlib.contextmanager
 def _remembered(folder: Path) -> Iterator[None]:
-    """Keep the command in the agent's folder until it succeeds or is refused, and print it if it is stopped."""
+    """Store the command in the agent's folder until it succeeds or fails, and print it if it is stopped."""
     from osscl.agent.store import forget_command, write_command
     from osscl.cli.show import quoted
 
@@ -380,9 +384,11 @@ def _require_names(labeled: Path | None) -> None:
     """Refuse unnamed groups of `osscl sort`: the next sort numbers other groups the same way."""
     from osscl.data.folders import class_folders
 
-    for name in class_folders(labeled) if labeled is not None else ():
+    if labeled is None:
+        return
+    for name in class_folders(labeled):
         if re.fullmatch(r"group-\d+", name):
-            raise UserError(f"{name} in {labeled} is a group without a name: rename the folder to its class")
+            raise UserError(f"{labeled / name} is an unnamed group of `osscl sort`: rename the folder to its class")
 
 
 def _require_one_class_each(digests: Sequence[int], labels: Sequence[str], files: Sequence[Path]) -> None:
@@ -394,9 +400,9 @@ def _require_one_class_each(digests: Sequence[int], labels: Sequence[str], files
 
 
 def _learned_before(learned: Sequence[str | None], read: ReadStep) -> list[str]:
-    """Notes on images learned before: how many, and which ones changed their class."""
+    """Notes on images that were already learned: how many, and which ones are now in another class."""
     rows = [row for row, name in enumerate(learned) if name is not None]
-    notes = [f"{counted(len(rows), 'image')} learned before"] if rows else []
+    notes = [f"{counted(len(rows), 'image')} already learned"] if rows else []
     moved = [row for row in rows if learned[row] != read.step.labels[row]]
     return notes + [f"{read.files[row]}: already learned as {learned[row]} (see `osscl relabel`)" for row in moved]
 
@@ -418,7 +424,7 @@ def _announce(made: "ContinualClassifier", step: "StepInput", labels: list[str])
 
     new, others = len({*labels} - {*made.class_names}), len(step.unlabeled)
     further = sorted({*labels} & {*made.class_names})
-    more = f", more of {printable(', '.join(further))}" if further else ""
+    more = f", more images of {printable(', '.join(further))}" if further else ""
     taught = f"{counted(len(labels), 'labelled image')}, {others} unlabelled"
     typer.echo(f"{counted(new, 'new class', 'new classes')}{more}; {taught}")
     for warning in _doubtful(labels, made.class_names):
@@ -443,7 +449,9 @@ def _doubtful(labels: list[str], known: list[str]) -> list[str]:
     for name in dict.fromkeys([*known, *labels]):
         spelled.setdefault(" ".join(name.split()).casefold(), []).append(name)
     alike = [names for names in spelled.values() if len(names) > 1 and not {*names} <= {*known}]
-    return notes + [f"warning: {printable(' and '.join(map(repr, names)))} are different classes" for names in alike]
+    return notes + [
+        f"warning: {printable(' and '.join(map(repr, names)))} are treated as different classes" for names in alike
+    ]
 
 
 def _counting(kind: str, check_time: Callable[[], None] = lambda: None) -> Callable[[int, int], None]:

@@ -21,7 +21,7 @@ EARLIER_MODEL = re.compile(r"model-[0-9]+(-[0-9]+)?\.safetensors")
 
 def clean(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="DIR...", help="Folders of runs or agents. Default: runs.")
+        list[Path] | None, typer.Argument(metavar="DIR", help="Folders of runs or agents. Default: runs.")
     ] = None,
     models: Annotated[
         bool, typer.Option("--models", help="Also delete earlier models of agents, never the newest.")
@@ -36,7 +36,7 @@ def clean(
 
     for folder in folders or ():
         if not folder.is_dir():
-            raise UserError(f"no folder {folder}; give folders of runs or agents")
+            raise UserError(f"{folder} is not a folder: expected a folder of runs or agents")
     found: list[tuple[str, Path]] = [(kind, cache_dir() / name) for kind, name in CACHES.items()]
     found = [(kind, path) for kind, path in found if path.exists() and not path.is_symlink()]
     for folder in folders or [Path("runs")]:

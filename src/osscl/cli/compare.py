@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from osscl.runs.record import RunRecord
     from osscl.tools.compare import Pairs
 
-ONE_SCHEDULE = "Use records of one schedule, including trials. Default: all but trials (smoke, demo, the demo's data)."
+ONE_SCHEDULE = (
+    "Use only records of this schedule. Default: all except smoke and demo, and except runs on the demo's data."
+)
 SIDE = "A record, a folder of records, or a configuration as `osscl runs` names it, looked up in --results and --out."
 
 
@@ -75,7 +77,7 @@ def heading(pairs: "Pairs") -> str:
     if any(replace(scenario, memory=one.memory) != one for scenario in (*first, *second)):
         both = [" and ".join(dict.fromkeys(map(setting_words, side))) for side in (first, second)]
         return f"A: {both[0]}; B: {both[1]}"
-    memories = f"; M={one.memory} of A, M={other.memory} of B" if one.memory != other.memory else ""
+    memories = f"; M={one.memory} for A, M={other.memory} for B" if one.memory != other.memory else ""
     return setting_words(one) + memories
 
 
@@ -113,7 +115,7 @@ def schedule_names(pairs: "Pairs") -> str:
 
 
 def few_pairs(found: "Sequence[Pairs]", measure: str, confidence: float) -> list[str]:
-    """How many pairs differ, where these are too few for the sign test."""
+    """For each comparison with too few pairs for the sign test: how many of them differ."""
     lines = []
     for pairs in found:
         difference = pairs.difference(attrgetter(measure))
@@ -126,14 +128,14 @@ def few_pairs(found: "Sequence[Pairs]", measure: str, confidence: float) -> list
 
 
 def notes(confidence: float, few: list[str], alone: list[str], anyway: bool) -> list[str]:
-    """What the tests need, how many pairs differ where these are too few, and which records are not paired."""
+    """What the tests need, what they lack here, and which records are not paired."""
     import math
 
     least = 1 + math.ceil(-math.log2(1 - confidence) - 1e-9)
-    here = f", and here {'; '.join(few)}" if few else ""
+    here = f"; here, {'; '.join(few)}" if few else ""
     lines = [
-        f"The sign test needs {least} pairs that differ{here}. Interval and t-test need two. "
-        "In parentheses: seeds for which A is higher."
+        f"The sign test needs at least {least} pairs that differ{here}. The interval and the t-test need at least two. "
+        "In parentheses: the number of seeds for which A is higher."
     ]
     if alone:
         lines.append(f"Not paired: {', '.join(alone)}")
@@ -147,7 +149,7 @@ def looked_up(results: list[Path] | None, out: Path) -> "tuple[list[RunRecord], 
     places = [*(results or [opt.RESULTS]), out]
     folders = [folder for folder in places if folder.is_dir()]
     if not folders and not results:
-        raise UserError(f"no folder {' or '.join(map(str, places))} with records; give --results")
+        raise UserError(f"no records found: there is no folder {' or '.join(map(str, places))}; give --results")
     records = opt.recorded_in(results, out).records  # refuses a named folder that does not exist
     return list({record.id: record for record in reversed(records.values())}.values()), " and ".join(map(str, folders))
 

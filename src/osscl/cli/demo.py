@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 def demo(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the stream and the training.")] = 0,
     out: Out = Path("runs"),
-    smallest: Annotated[bool, typer.Option("--smallest", help="A few updates only: checks the installation.")] = False,
+    smallest: Annotated[
+        bool, typer.Option("--smallest", help="Make only a few updates, to check the installation.")
+    ] = False,
     photos: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Only write folders of drawn pictures for `osscl fit`.")
+        Path | None, typer.Option(metavar="DIR", help="Write folders of drawn pictures for `osscl fit`, and exit.")
     ] = None,
 ) -> None:
-    """Learn digits among letters, two classes per step: labels only, URSL and URSL-plus; then write a report."""
+    """Learn digits among letters with labels only, URSL and URSL-plus unlimited; then write a report."""
     if photos is not None:
         from osscl.data.demo_photos import write_demo_photos
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from osscl.agent.classifier import ContinualClassifier
     from osscl.runs.model import Evaluation
 
-WIDE = 120  # columns of a terminal that has room for the times of steps
-MEDIUM = 100  # columns that have room for the baselines of steps
+WIDE = 120  # terminal columns from which the times of steps are shown
+MEDIUM = 100  # terminal columns from which the baselines are shown
 MOST_CONFUSIONS = 5  # pairs of classes in the table; JSON has all
 
 
@@ -66,7 +66,8 @@ def inspect(
     if is_locked(agent):
         typer.echo("another process is teaching this agent")
     elif interrupted:
-        typer.echo(f"a step was interrupted: resume it with: {command or 'the same command'}")
+        how = "run the same command again to resume it" if command is None else f"resume it with: {command}"
+        typer.echo(f"a step was interrupted; {how}")
     for folder, result, baselines in tests:
         _show_test(made, folder, result, baselines)
 
@@ -135,7 +136,7 @@ def warnings_about(made: "ContinualClassifier") -> list[str]:
         width, pile = max(learner.encoder.widths), learner.knowledge.world.count
     if pile < width:
         found.append(
-            f"only {pile} unlabelled images for embeddings of {width:,} numbers; known/unknown decisions are more "
+            f"only {pile} unlabelled images for embeddings of width {width:,}; known/unknown decisions are more "
             "reliable with a larger pile"
         )
     return found

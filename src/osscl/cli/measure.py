@@ -28,7 +28,7 @@ def bench(
         bool, typer.Option("--against", help="Also time common alternatives: a loader with workers, a plain loop.")
     ] = False,
     methods: Annotated[
-        bool, typer.Option("--methods", help="Instead time one update of every method, and its lower bound.")
+        bool, typer.Option("--methods", help="Time one update of every method and its lower bound instead.")
     ] = False,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="With --methods: only this method; may be repeated.")

@@ -51,7 +51,7 @@ Data = Annotated[
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where run folders are written.")]
 MaxMinutes = Annotated[
-    float | None, typer.Option(min=0, help="Stop cleanly after this long, in total for all local runs.")
+    float | None, typer.Option(min=0, help="Stop cleanly after this time, in total for all local runs.")
 ]
 EngineName = Annotated[str, typer.Option("--engine", help="local: one run after another; ray: a Ray cluster.")]
 Address = Annotated[
@@ -61,12 +61,14 @@ Address = Annotated[
 GpuShare = Annotated[
     float | None, typer.Option(help="GPUs per run with Ray (default 1); a fraction shares a GPU.", show_default=False)
 ]
-SharedDevice = Annotated[bool, typer.Option("--shared-device", help="Other work uses this device; exclude timings.")]
+SharedDevice = Annotated[
+    bool, typer.Option("--shared-device", help="The device is shared with other work; exclude timings.")
+]
 ShareReferences = Annotated[bool, typer.Option(help="Share reference networks between runs.")]
 Track = Annotated[str | None, typer.Option(metavar="tensorboard", help="Log metrics in each run folder.")]
 
 
-TitleOf = Callable[["RunSpec"], str]  # the title that the progress of a run is shown under
+TitleOf = Callable[["RunSpec"], str]  # gives the title of a run's progress
 
 
 # ----- help
@@ -115,10 +117,10 @@ class TableRequest:
 
 
 def schedule_on(place: str, schedule: str | None) -> str:
-    """The given schedule; by default, the one that has the name of the table's data."""
+    """The given schedule; by default, the one named after the table's data, paper or demo."""
     if place not in PLACES:
         raise unknown("place", place, PLACES)
-    return place if schedule is None else schedule  # each place has the schedule of its name
+    return place if schedule is None else schedule
 
 
 def table_request(
@@ -210,7 +212,7 @@ def record_folders(results: list[Path] | None, out: Path) -> list[Path]:
     """The folders to read records from."""
     for folder in results or ():
         if not folder.is_dir():
-            raise UserError(f"no folder {folder} to read records from")
+            raise UserError(f"{folder} is not a folder: --results needs a folder of records")
     return [folder for folder in (*(results or [RESULTS]), out) if folder.is_dir()]
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from osscl.data.images import ImageBank
     from osscl.runs.model import Model, Prediction
 
-MOST_SUMMARIZED = 400  # held-out rows in the closing line
+MOST_SUMMARIZED = 400  # test images that the summary counts
 
 
 def predict(
@@ -31,7 +31,7 @@ def predict(
     images: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[IMAGE]...", help="Image files or folders (searched recursively). Default: test images of the run."
+            metavar="IMAGE", help="Image files or folders (searched recursively). Default: test images of the run."
         ),
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Number of classes to show per image.")] = None,
@@ -83,7 +83,7 @@ def photos_or_none(folder: Path, device: str, threshold: float | None, reject: f
     _require_share(reject)
     found = photo_model(folder, device)
     if found is None and reject is not None:
-        raise UserError("--reject requires an agent with a pretrained encoder; use --threshold")
+        raise UserError("--reject applies only to agents with a pretrained encoder; use --threshold instead")
     if found is not None:
         _refuse_threshold(threshold)
     return found
@@ -91,7 +91,7 @@ def photos_or_none(folder: Path, device: str, threshold: float | None, reject: f
 
 def _refuse_threshold(threshold: float | None) -> None:
     if threshold is not None:
-        raise UserError("--threshold is for models without a pretrained encoder; use --reject")
+        raise UserError("--threshold applies only to models without a pretrained encoder; use --reject instead")
 
 
 def _require_share(reject: float | None) -> None:
@@ -134,7 +134,8 @@ def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: flo
 
 def _explain_known(reject: float, form: str) -> None:
     if form == "table":
-        typer.echo(f"known %: share of known images with a lower score; below {100 * reject:g} % unknown (--reject)")
+        limit = f"an image below {100 * reject:g} % counts as unknown (--reject)"
+        typer.echo(f"known %: share of known images with a lower score; {limit}")
 
 
 def _predict_onnx(
@@ -311,12 +312,12 @@ def _words(bank: "ImageBank", rows: "Tensor") -> list[str]:
 def sort(
     model: Annotated[Path, typer.Argument(metavar="AGENT", help="The folder of an agent, or of a finished run.")],
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE...", help="Image files or folders, searched recursively.")
+        list[Path], typer.Argument(metavar="IMAGE", help="Image files or folders, searched recursively.")
     ],
     into: Annotated[Path, typer.Option(metavar="DIR", help="A new folder for the sorted pictures.")],
     groups: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of groups of unknown pictures; by default found from the data."),
+        typer.Option(min=1, help="Number of groups of unknown pictures. Default: determined from the data."),
     ] = None,
     reject: Annotated[
         float | None,

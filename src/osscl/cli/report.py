@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from osscl.runs.record import RunRecord
 
 PAGE = "html"
-FORMAT = "html: the page. markdown, csv, latex: its headline table; osscl table and osscl claims print the others."
+FORMAT = "html: the page; markdown, csv, latex: its headline table (for the others: osscl table, osscl claims)."
 POLL = 2.0  # seconds between checks for changed records
 RELOAD = 10  # seconds after which a watched page reloads itself
 
 
 def report(
     places: Annotated[
-        list[Path], typer.Argument(metavar="DIR|FILE...", help="Folders of records, record files, or an agent.")
+        list[Path], typer.Argument(metavar="DIR|FILE", help="Folders of records, record files, or an agent.")
     ],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Output file. Default: report.html; tables are printed.")
@@ -116,7 +116,7 @@ def write_agent_page(folder: Path, target: Path) -> None:
 
 
 def watch_records(places: Sequence[Path], target: Path, data: Path | None) -> None:
-    """Write the page again whenever a record appears or changes; the last version no longer reloads itself."""
+    """Write the page whenever a record appears or changes; the version written at Ctrl-C no longer reloads itself."""
     seen: object = None
     records: list[RunRecord] = []
     try:
@@ -146,7 +146,7 @@ def fingerprint_of_records(places: Sequence[Path]) -> list[tuple[str, int, int]]
 def refuse_missing(places: Sequence[Path]) -> None:
     for place in places:
         if not place.exists():
-            raise UserError(f"no file or folder {place}; give record files or folders of records")
+            raise UserError(f"{place} does not exist: expected a record file, a folder of records, or an agent")
 
 
 def records_in(places: Sequence[Path]) -> "list[RunRecord]":

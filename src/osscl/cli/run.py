@@ -196,7 +196,7 @@ def stream(
 def runs(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of run folders or records.")] = Path("runs"),
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a Markdown table with one row for all seeds of a run.")
+        bool, typer.Option("--markdown", help="Print a Markdown table, with all seeds of a run in one row.")
     ] = False,
     schedule: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Only runs of these schedules, separated by commas.")

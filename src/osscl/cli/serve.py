@@ -26,7 +26,7 @@ def serve(
         Path | None, typer.Option(metavar="DIR", help="A folder of labelled test pictures, one folder per class.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but localhost requires a token.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free one.")] = 8765,
     token: Annotated[
         str | None, typer.Option(help="Token required with every request; generated and printed if needed.")
     ] = None,
@@ -34,7 +34,7 @@ def serve(
 ) -> None:
     """Serve a page to drop photos, look through a pile, name groups, teach and go back. Ctrl-C stops the server."""
     if any(find_spec(name) is None for name in SERVER_PACKAGES):
-        raise UserError('osscl serve requires more packages: pip install "osscl[serve]"')
+        raise UserError('osscl serve requires additional packages: pip install "osscl[serve]"')
     from osscl.serve.app import run_server
 
     run_server(agent, pile, test, host, port, token, device, typer.echo)
@@ -79,7 +79,7 @@ def _export_onnx(made: "ContinualClassifier", out: Path, check: list[Path]) -> N
     given = min(len(files), agreed.pictures)
     kinds = f"{given} given" + ", the others drawn" * (given < agreed.pictures) if files else "drawn"
     typer.echo(
-        f"{out}: checked on {agreed.pictures} pictures ({kinds}): largest difference {agreed.difference:.1e}, "
+        f"{out}: checked on {agreed.pictures} pictures ({kinds}); largest difference {agreed.difference:.1e}, "
         f"{agreed.decisions} different decisions"
     )
     typer.echo(f"predict: {quoted('osscl', 'predict', out, 'photo.jpg')}")

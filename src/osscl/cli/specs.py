@@ -69,7 +69,7 @@ def seeds_of(seed: int | None, seeds: str | None) -> list[int]:
         if not all(end.isdecimal() and len(end) < 20 for end in (first, last)) or int(last) < int(first):
             raise SpecError(f"seeds must be written as 0-2 or 0,3,5, got {seeds!r}")
         if len(chosen) + int(last) - int(first) >= MAX_SEEDS:
-            raise SpecError(f"seeds must be at most {MAX_SEEDS} in number, got {seeds!r}")
+            raise SpecError(f"at most {MAX_SEEDS:,} seeds are allowed, got {seeds!r}")
         chosen += range(int(first), int(last) + 1)
     return list(dict.fromkeys(chosen))
 
@@ -165,7 +165,7 @@ def spec_from_file(path: Path, flags: Flags) -> "RunSpec":
         raise SpecError(f"{path}: {error}") from None
     if is_misplaced(spec, path):
         raise SpecError(
-            f"{path} is damaged or was edited: it is not the spec of its folder; to run it, copy it to another folder"
+            f"{path} was edited or is damaged: it does not match its folder; to run it, copy it to another folder"
         )
     return spec
 

@@ -138,7 +138,7 @@ def show_plan(request: opt.TableRequest, recorded: opt.Recorded, execution: opt.
     ]
     columns = (Column("run"), Column("cells"), Column("seed", "number"), Column("state"))
     cost = missing.cost(recorded.timings)
-    part = f", part {request.shard[0]} of {request.shard[1]}" if request.shard else ""
+    part = f", shard {request.shard[0]} of {request.shard[1]}" if request.shard else ""
     counts = f"{counted(len(specs), 'run')}, {len(missing.runs)} to run"
     title = f"{request.table.id}, schedule {request.schedule.name}{part}: {counts}"
     notes = [
@@ -165,11 +165,10 @@ def _state(
 
 
 def minutes_words(cost: "Cost", runs: int) -> str:
-    """Expected minutes, and the number of runs without a record to estimate from."""
-
+    """Expected minutes, and the number of runs that cannot be estimated."""
     if cost.unknown == runs:
-        return "no record to estimate from" if runs else "0"
-    rest = f"; {counted(cost.unknown, 'run')} with no record to estimate from" if cost.unknown else ""
+        return "unknown, no comparable run is recorded" if runs else "0"
+    rest = f"; not included: {counted(cost.unknown, 'run')} without a comparable record" if cost.unknown else ""
     return ("less than 1" if 0 < cost.seconds < 60 else f"{cost.seconds / 60:.0f}") + rest
 
 
@@ -195,7 +194,7 @@ def tables_list(seeds: str, schedule: str, on: str, results: list[Path] | None, 
         "A run that several tables share counts in each of their rows, and once in the total.",
         f"Schedule {schedule}, seeds {seeds}. Where minutes are shown, a run counts as recorded once it is timed.",
         "Minutes: estimate for the missing runs from recorded timings, a shared reference counted once.",
-        "Unknown: missing runs without a record to estimate from; not included in the minutes.",
+        "Unknown: missing runs without a comparable record, not included in the minutes.",
     )
     return ResultTable(title, columns, [tuple(row) for row in rows], notes)
 

@@ -15,21 +15,24 @@ if TYPE_CHECKING:
     from osscl.runs.spec import RunSpec
     from osscl.tools.tune import Search, TrialSummary
 
-SEARCH = "learner.lam=[.05,.2], learner.optimiser.rate=1e-4..1e-2:log, learner.gamma=learner.lam; repeatable."
+SEARCH = (
+    "A field to search, as in learner.lam=[.05,.2], learner.optimiser.rate=1e-4..1e-2:log or "
+    "learner.gamma=learner.lam; may be repeated."
+)
 
 
 @with_scenario_options
 def tune(
     scenario: Flags,
-    method: Annotated[str | None, typer.Option(help="A configuration; see `osscl list`. Default: ursl.")] = None,
+    method: Annotated[str | None, typer.Option(help="A method; see `osscl list`. Default: ursl.")] = None,
     schedule: ScheduleName = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed. Default: 0.", show_default=False)] = None,
     spec_file: SpecFile = None,
     changes: Changes = None,
     search: Annotated[list[str] | None, typer.Option(metavar="FIELD=VALUES", help=SEARCH)] = None,
     space: Annotated[str | None, typer.Option(help="Predefined space: paper (Table 7), the default for ursl.")] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Number of trials, over all workers.")] = 20,
-    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after this long.")] = None,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials, in total for all workers.")] = 20,
+    max_minutes: Annotated[float | None, typer.Option(min=0, help="Stop cleanly after this time.")] = None,
     prune_after: Annotated[int, typer.Option(min=1, help="Finished trials before pruning starts.")] = 5,
     device: Device = "auto",
     data: Data = None,
@@ -75,7 +78,7 @@ def run_search(search: "Search", options: Any, trials: int, max_minutes: float |
     stopped = False
     try:
         seconds = None if max_minutes is None else 60 * max_minutes
-        run_trials(search, options, trials, seconds, lambda title: watching(f"{title} ({trials} in all)"))
+        run_trials(search, options, trials, seconds, lambda title: watching(f"{title} ({trials} in total)"))
     except Stopped:
         stopped = True
     found = trial_summaries(open_study(search))

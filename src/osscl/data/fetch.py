@@ -99,7 +99,7 @@ class _Bar:
         self._progress.update(self._task, advance=size, total=self.total or None)
 
     def reset(self) -> None:
-        """Back to zero; pooch calls it at the end and then adds all bytes at once."""
+        """Reset the bar; pooch calls it at the end and then adds all bytes at once."""
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:

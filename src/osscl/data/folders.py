@@ -22,7 +22,7 @@ from osscl.errors import DataError
 from osscl.vision.encoder import ImageFormat
 
 LARGEST_SIZE = 1024  # pixels per side
-ReadProgress = Callable[[int, int], None]  # (images read, images in all)
+ReadProgress = Callable[[int, int], None]  # (images read, images in total)
 
 
 def _silent(read: int, of: int) -> None:
@@ -276,5 +276,5 @@ def _picture(path: Path, mode: str, size: int) -> Image.Image:
     except Exception as error:  # decoders of damaged files raise anything
         reason = getattr(error, "strerror", None) or "it is damaged or not an image"
     else:
-        reason = "it has more than 8 bits per channel: convert it to 8"  # convert() clips at 255
+        reason = "it has more than 8 bits per channel; convert it to 8"  # convert() clips at 255
     raise DataError(f"{path} cannot be read as an image: {reason}")

@@ -21,7 +21,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from osscl.errors import DataError
 
 SMALLEST = 8  # pixels per side
-LARGEST_FILE = 2**29  # bytes; they are read at once, see `read_content`
+LARGEST_FILE = 2**29  # bytes; a file is read whole, see `read_content`
 LARGEST_JPEG = 2**28  # pixels
 LARGE = 2**25  # pixels; larger pictures are decoded one at a time, so that the memory of threads does not add up
 BAND = 2**20  # pixels that are converted at a time
@@ -69,11 +69,10 @@ def read_content(path: Path) -> bytes:
 
 
 def decode_photo(content: bytes, path: Path, least: int) -> Picture:
-    """Decode the content of an image file. Call it within `hearing_warnings`, one call of which
-    serves many threads."""
+    """Decode the content of an image file. Call it within `hearing_warnings`, which covers all threads."""
     _heard.words = []
     if content[4:8] == b"ftyp" and content[8:12] in HEIF and not heif_opens():
-        raise _refusal(path, 'it is HEIC: pip install "osscl[photos]", or convert it to JPEG')
+        raise _refusal(path, 'HEIC needs a plugin; pip install "osscl[photos]", or convert the file to JPEG')
     try:
         with _opened(content) as opened:
             if min(opened.size) < SMALLEST:

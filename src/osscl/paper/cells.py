@@ -143,9 +143,9 @@ def with_ours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 SETS = ("cifar10", "cifar100", "tinyimagenet")
 LETTERS = ("letters", "letters-turned")
 FURTHER = {"caltech256": "letters-faint"}
-DRAWS = 90  # the paper's images per image here: 9000 become 100
+DRAWS = 90  # the paper's unlabelled images are divided by this: 9000 become 100
 FEW, MORE = (3, 30), (6, 40)  # labels per class and |M|, for a table's smaller and larger P
-LARGER = 0.1  # the least P that counts as larger
+LARGER = 0.1  # the smallest P that counts as the larger one
 MEMORY = {"cifar10": (50, 200), "cifar100": (500, 1000), "tinyimagenet": (1000, 2000)}  # |M| at either P
 DIGITS = 10  # a memory holds at least one image of each
 SMALLER = "digits among letters, with small networks and a ninetieth of the unlabelled images"

@@ -294,24 +294,24 @@ CLAIMS: tuple[Claim, ...] = (
         ),
     ),
     Claim(
-        "unrelated images alone beat labels alone, by Co2L",
+        "unrelated images alone help, compared with Co2L on labels alone",
         (versus("T10", "only-unrelated/ursl", "only-supervised/co2l"),),
     ),
     Claim(
-        "unrelated images alone beat labels alone, by URSL with an empty U_t",
+        "unrelated images alone help, compared with URSL with an empty U_t",
         (versus("T10", "only-unrelated/ursl", "only-supervised/ursl"),),
     ),
     *(
         Claim(
-            f"unlabelled images of {classes} classes alone beat labels alone, by {name}",
+            f"unlabelled images of {classes} classes alone help, compared with {name}",
             (versus("T9", f"{row}/ursl", f"only-supervised/{column}"),),
         )
         for row, classes in (("after", "this step's and later"), ("before", "earlier"))
-        for name, column in (("Co2L", "co2l"), ("URSL with an empty U_t", "ursl"))
+        for name, column in (("Co2L on labels alone", "co2l"), ("URSL with an empty U_t", "ursl"))
     ),
     Claim("unrelated images help in addition to related ones", (versus("T10", "osscl/ursl", "only-related/ursl"),)),
     Claim(
-        "unlabelled images of a part of the main classes beat labels alone, by Co2L",
+        "unlabelled images of a part of the main classes help, compared with Co2L on labels alone",
         tuple(versus("T11", f"{part}/ursl", "only-supervised/co2l") for part in ("25-percent", "50-percent")),
     ),
     Claim("rainbow is level with random", (versus("T15", "rainbow/ursl", "random/ursl"),), low=-LEVEL, high=LEVEL),
@@ -320,7 +320,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "BYOL is better than SimCLR",
         (versus("T17", "byol/ursl", "simclr/ursl"), versus("T18", "byol/ursl", "simclr/ursl")),
-        unsettled="a BYOL that does not collapse, chosen on validation rows",
+        unsettled="a configuration of BYOL that does not collapse, chosen on validation rows",
     ),
     Claim(
         "BYOL is slower than SimCLR",

@@ -58,7 +58,7 @@ def retimed_id(id: str) -> str:
 
 
 def record_for(records: Records, id: str, measure: Measure) -> RunRecord | None:
-    """The record of a run for a measure: the first one, or for times one whose time counts."""
+    """The record of a run for a measure: the first one, or for times the one whose time is valid."""
     first = records.get(id)
     return first if measure in ACCURACIES else records.get(retimed_id(id), first)
 
@@ -112,7 +112,7 @@ def sharded(specs: Sequence[RunSpec], shard: tuple[int, int]) -> list[RunSpec]:
 
 
 class Timings:
-    """Recorded times, from which those of further runs are expected."""
+    """Recorded times, from which those of other runs are estimated."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
         self._alike: dict[Hashable, dict[_Kind, list[RunRecord]]] = {}

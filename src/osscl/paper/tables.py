@@ -116,7 +116,7 @@ T3 = main_table(
 Changes = tuple[str, ...]
 
 INFERRED = "P and |M| are not stated; they are inferred from a cell that another table shares"
-ONLY_SUPERVISED = "only-supervised is Co2L's cell of T2, and URSL with an empty U_t, which the paper does not have"
+ONLY_SUPERVISED = "only-supervised: Co2L's cell of T2, and URSL with an empty U_t, which the paper does not have."
 
 
 def variants(values: Mapping[str, tuple[Pair, Changes]], scenario: ScenarioSpec = ABLATION) -> tuple[Cell, ...]:
@@ -205,7 +205,7 @@ T10 = Table("T10", "unlabelled images that are all related or all unrelated", (
         "only-related": ((29.4, 0.5), regime("only_related")),
         "osscl": ((30.4, 0.2), ABLATION),
     }),
-), (ONLY_SUPERVISED,), ("sizes are not stated; 0-9000 and 9000-0 fit the trend of T12",),
+), (ONLY_SUPERVISED,), ("the paper does not state the sizes; 0-9000 and 9000-0 fit the trend of T12",),
     short="only related or unrelated images")  # fmt: skip
 
 T11 = Table("T11", "a part of the main classes in each U_t", (
@@ -269,7 +269,7 @@ T15 = Table("T15", "which images the memory keeps", variants({
     "rainbow": ((72.5, 0.6), ("memory.policy=rainbow",)),
     "random": ((72.8, 0.9), ()),
 }, SELECTION), ("confidence, which the paper does not define, is the cosine to the prototype of the image's class",), (
-    "the caption says cifar100 among cifar10, but 72.8 ± 0.9 is T1's cell of cifar10 among cifar100, which is run",
+    "the caption says cifar100 among cifar10, but 72.8 ± 0.9 is T1's cell of cifar10 among cifar100; that one is run",
 ))  # fmt: skip
 
 T16 = Table("T16", "a reference that is trained before the first step and then frozen", variants({
@@ -382,8 +382,8 @@ T7 = Table("T7", "the values that were tried", notes=(
     "one tau, one optimiser and one rate serve both networks",
 ))  # fmt: skip
 T8 = Table("T8", "the values that were chosen, and where our configurations differ", notes=(
-    "the paper does not name schedule, decay or warm-up of the optimisers, nor the head's optimiser",
-    "nor does it give the shape of the projector",
+    "the paper states neither the schedule, decay and warm-up of the optimisers nor the head's optimiser",
+    "it does not state the shape of the projector either",
 ), short="the values that were chosen")  # fmt: skip
 COMPARED = ("ursl-as-printed", "ursl", "ursl-plus")
 
@@ -416,8 +416,8 @@ def _written(value: Any) -> str:
 
 OUR_GEM = "GEM's cells run gem, the published method; gem-joint is ours: it normalises batch and memory together"
 OURS = (
-    "URSL's cells run ursl: the paper's algorithm with our optimisers, projector and head (T8); ursl-plus is ours, "
-    "within the bytes of the memory, and ursl-plus-unlimited keeps more"
+    "URSL's cells run ursl, the paper's algorithm with our optimisers, projector and head (T8). ursl-plus is our "
+    "extension within the bytes of the memory; ursl-plus-unlimited stores more"
 )
 
 
@@ -461,14 +461,14 @@ def _main_cells() -> tuple[Cell, ...]:
 
 
 MAIN = Table("main", "Main results", _main_cells(), (
-    "kept counts the bytes of past data after the last step, images and statistics; an image has 3,072",
-    "our head on dm and gd is a ridge head on the same networks; reference-only has that head without a learner",
+    "kept: bytes of past data (images and statistics) after the last step; an image has 3,072 bytes",
+    'dm and gd "+ our head": a ridge head on the same networks. reference-only: the same head on the reference alone.',
 ), (
     OURS,
-    "co2l-authors has the epochs, rates, head and class order of Co2L's code; its authors report 65.6",
+    "co2l-authors uses the epochs, rates, head and class order of Co2L's code; its authors report 65.6.",
     "supervised is the same network trained on all labels at once, an upper bound",
-    "in cifar100-p05, ursl-plus-unlimited keeps 5.0 MB of statistics and 4.6 MB to decide what looks known, in "
-    "addition to the memory's 1.5 MB; records of earlier versions have no count",
+    "in cifar100-p05, ursl-plus-unlimited keeps 5.0 MB of statistics and 4.6 MB for known/unknown decisions, "
+    "in addition to the memory's 1.5 MB; records of earlier versions do not contain this count",
 ))  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def agent_conclusion(history: Sequence[LearnedStep], classes: Sequence[str], kno
     known = f"{counted(len(classes), 'class', 'classes')} after {learned}"
     choices = [step.measured for step in history if step.measured is not None]
     if not choices:
-        return f"The agent knows {known}. Its accuracy was not measured; to do so, run osscl inspect --on DIR."
+        return f"The agent knows {known}. Its accuracy was not measured; osscl inspect --on DIR measures it."
     last = choices[-1]
     gap = last.agent - last.class_means
     beside = f"{abs(gap):.1f} points {'above' if gap > 0 else 'below'}" if abs(gap) >= 0.05 else "level with"
@@ -116,7 +116,7 @@ def why_no_pictures(knowledge: Knowledge | None) -> str | None:
 def step_table(history: Sequence[LearnedStep]) -> ResultTable:
     """What each step added, and the accuracy on left-out images next to that of the baselines."""
     columns = (
-        Column("step", "number"), Column("new classes"), Column("labelled", "number"), Column("unlabelled", "number"),
+        Column("step", "number"), Column("classes"), Column("labelled", "number"), Column("unlabelled", "number"),
         Column("look known", "number"), Column("agent %", "mean"), Column("class means %", "mean"),
         Column("discriminants %", "mean"), Column("seconds", "number"), Column("date"),
     )  # fmt: skip

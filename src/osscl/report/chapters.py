@@ -40,7 +40,7 @@ METHOD_NAMES = {
     "labels-only": "labels alone",
 }  # fmt: skip
 SPACE = "\N{NO-BREAK SPACE}"
-FEW_UPDATES = 0.25  # of the subject's: at a shortened schedule, a method with fewer is no baseline
+FEW_UPDATES = 0.25  # of the subject's updates: at a shortened schedule, a method with fewer is not a baseline
 
 
 @dataclass(frozen=True)
@@ -269,10 +269,10 @@ def conclusion(chapter: Chapter) -> list[str]:
     under = "" if spec.schedule == PAPER else f" under the {spec.schedule.name} schedule"
     rows = " on validation images" if chapter.first.evaluated_on != "test" else ""
     n = f"{subject.n}{SPACE}seed{'s' * (len(subject.runs) != 1)}"
-    said = f"On {chapter.place}{under}{rows}, {_called(subject)} ends at {subject.result} accuracy ({n})"
+    said = f"On {chapter.place}{under}{rows}, {_called(subject)} reaches a final accuracy of {subject.result} ({n})"
     more = []
     if competitor:
-        whom = "the best competitor, " if subject.configuration in FAMILY else "the next, "
+        whom = "the best competitor, " if subject.configuration in FAMILY else "the next best, "
         whom = "" if competitor.configuration == "labels-only" else whom  # our ablation is not a competitor
         said += f", {_gap(subject, competitor)} {whom}{_called(competitor)} ({competitor.result}, {competitor.n})"
         if sure := _interval(subject, competitor):
@@ -283,7 +283,7 @@ def conclusion(chapter: Chapter) -> list[str]:
         more += _printed_rates(chapter)
     for one in chapter.highlighted[1:]:
         sure = _interval(one, subject)
-        words = f"{_called(one)} ends at {one.result} ({one.n}), {_gap(one, subject)} {_called(subject)}"
+        words = f"{_called(one)} reaches {one.result} ({one.n}), {_gap(one, subject)} {_called(subject)}"
         more.append(f"{words}{f'; this difference {sure}' if sure else ''}.")
     return [f"{said}.", *more, *_cautions(chapter)]
 
@@ -293,8 +293,8 @@ def _printed_rates(chapter: Chapter) -> list[str]:
     if chapter.subject.configuration != "ursl":
         return []
     printed = [entry for entry in chapter.entries if entry.configuration == "ursl-as-printed"]
-    ends = "".join(f"; with the printed rates, {one.result} ({one.n})" for one in printed)
-    return [f"URSL has our optimisers, projector and head{ends}."]
+    ends = "".join(f"; with the rates that the paper prints, it reaches {one.result} ({one.n})" for one in printed)
+    return [f"URSL uses our optimisers, projector and head{ends}."]
 
 
 def _cautions(chapter: Chapter) -> list[str]:
@@ -326,7 +326,8 @@ def _interval(first: Entry, second: Entry) -> str | None:
         return f"is the same in all {pairs.n} paired seeds"
     low, high = (f"{end:+.1f}".replace("-", "−") for end in ends)
     if ends[0] <= 0 <= ends[1]:
-        return f"is not established (95{SPACE}% interval {low} to {high}, {pairs.n} paired seeds)"
+        interval = f"95{SPACE}% interval {low} to {high}, {pairs.n} paired seeds"
+        return f"is not significant at the 5{SPACE}% level ({interval})"
     return f"has a 95{SPACE}% interval of {low} to {high} ({pairs.n} paired seeds)"
 
 
@@ -340,7 +341,7 @@ def _paired(first: Entry, second: Entry) -> PairedDifference:
 COLUMNS = (
     Column("setting"), Column("method"), Column("schedule"), Column("seeds", "seeds"), Column("rows"),
     Column("final %", "mean", ("final", "final_std", "n"), ours=True),
-    Column("the paper %", "published", ("paper", "paper_std")), Column("forgetting", "number"),
+    Column("paper %", "published", ("paper", "paper_std")), Column("forgetting", "number"),
     Column("gate AUROC, first step", "number", ("gate_auroc_first",)),
     Column("gate AUROC, last step", "number", ("gate_auroc_last",)), Column("minutes", "number"), Column("device"),
 )  # fmt: skip
@@ -350,7 +351,7 @@ def headline_table(records: Iterable[RunRecord]) -> ResultTable:
     """One row per setting and method: ours, the paper's at its schedule, the gate, the time."""
     rows = [headline_values(runs) for runs in runs_by_method(records)]
     theirs = (
-        "The paper's numbers are means over three runs of the same method at its full schedule; for ursl-plus, of its "
+        "The paper's numbers are means over three runs of the same method at its full schedule; next to ursl-plus, of "
         "URSL. They are not shown for shorter schedules."
     )
     return ResultTable("Results", COLUMNS, rows, (SPREAD, theirs))

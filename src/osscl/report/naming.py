@@ -81,7 +81,7 @@ def change_in_words(field: str, value: str) -> str:
 
 @dataclass(frozen=True)
 class MethodLabel:
-    """What tells a method from others: its configuration and the fields that differ from it, or a hash."""
+    """What distinguishes a method from others: its configuration and the fields that differ from it, or a hash."""
 
     name: str
     size: str | None = None  # of the networks, where the schedule asks for another

@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const MOST_PINS = 4, FEW_CLASSES = 12;
 const COLOURS = ["var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)"], DASHES = [null, "9 4", "3 3", "9 3 2 3"];
 const KINDS = { // words, colour, dash
-  seen: ["classes seen so far", "var(--c1)", ""], unseen: ["classes to come", "var(--c4)", "6 4"],
+  seen: ["classes seen so far", "var(--c1)", ""], unseen: ["later classes", "var(--c4)", "6 4"],
   foreign: ["foreign sets", "var(--c2)", "2 3"], main: ["the main set", "var(--c1)", ""],
 };
 const byId = id => document.getElementById(id);
@@ -97,8 +97,8 @@ const SECTIONS = {
     if (items.some(one => one.paper)) words.push("Diamond: the paper's mean, three runs.");
     if (items.length) words.push("n: runs, one per seed.");
     const left = here.rows.filter(one => one.named && !named.includes(one));
-    if (left.length) words.push(`Not drawn, because barely trained at this schedule: ${left.map(untrained).join("; ")}.`);
-    const columns = ["method", "final %", "n", "seeds", "the paper %", "forgetting", "updates"];
+    if (left.length) words.push(`Not drawn, because of few updates at this schedule: ${left.map(untrained).join("; ")}.`);
+    const columns = ["method", "final %", "n", "seeds", "paper %", "forgetting", "updates"];
     const cells = here.rows.map(one => [one.name, spread(one.final), one.final.length, one.seeds.join(", "),
       one.published?.join(" ± ") ?? DASH, spread(one.forgetting), one.updates.toLocaleString("en")]);
     const drawn = lines(box.clientWidth, items, { bar: true, unit: "final accuracy, %" });
@@ -170,7 +170,7 @@ const SECTIONS = {
       : [note("No run of this setting was timed alone on its device.")];
     const title = h("h3", {}, "Time and bytes");
     const older = rows.some(one => one.kept.length < one.seeds.length)
-      ? note("Bytes kept from past data: a dash where the version that made the runs did not record them.") : [];
+      ? note("Kept from past data: a dash where the version of osscl that made the runs did not record it.") : [];
     box.replaceChildren(...drawn, title, table(`Time and bytes: ${about()}`, columns, cells), older);
   },
   ablations(box) {
@@ -346,7 +346,7 @@ function showStep(box, draw, part) {
     for (const other of ["scores", "pictures"]) if (!byId(other).contains(box)) drawSection(other);
   });
   const isSame = rows.length > 1 && JSON.stringify(rows[0][part]) === JSON.stringify(rows[1][part]);
-  const same = isSame ? note(`The same for ${rows[0].name} and ${rows[1].name}: their gates use one reference network.`) : [];
+  const same = isSame ? note(`The same for ${rows[0].name} and ${rows[1].name}: their gates share one reference network.`) : [];
   box.replaceChildren(h("label", { class: "slider" }, name, slider), same, out);
   show();
 }
@@ -377,7 +377,7 @@ function picturesAt(one, t) {
   const kinds = [...new Set(sides.flat().map(one => one.kind))];
   const side = (words, i) => [note(words), h("div", { class: "tiles" }, sides[i].length ? sides[i].map(tile) : DASH)];
   return h("div", {}, head, legend(kinds.map(kind => KINDS[kind])), ["accepted", "rejected"].flatMap(side),
-    strip.missing === "room" ? note("Pictures are left out: a page has room for 0.5 MB of them.") : null);
+    strip.missing === "room" ? note("Pictures are left out: a page contains at most 0.5 MB of them.") : null);
 }
 function tile(one) {
   const sprite = data.sprites[one.sprite], size = 42, what = { role: "img", "aria-label": one.words, title: one.words };

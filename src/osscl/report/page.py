@@ -48,18 +48,18 @@ METHOD_STEPS = (
 ROWS = {
     "ursl": "the paper's method: a reference network, trained on everything unlabelled, and a gate choose the images "
     "that the learner may use",
-    "ursl-as-printed": "the same with the optimisers that the paper prints",
+    "ursl-as-printed": "ursl with the optimisers that the paper prints",
     "ursl-plus": "our extension of ursl, within the bytes of the paper's memory",
     "ursl-plus-unlimited": "our extension of ursl, which keeps more than the paper's memory",
     "labels-only": "our ablation: ursl's learner on labels alone",
     "co2l": "contrastive continual learning, on labels alone",
-    "co2l-authors": "the same as its authors run it",
-    "co2l-j": "the same with an additional contrastive loss on unlabelled images",
-    "co2l-p": "the same after pre-training on unlabelled images",
+    "co2l-authors": "co2l as its authors run it",
+    "co2l-j": "co2l with an additional contrastive loss on unlabelled images",
+    "co2l-p": "co2l after pre-training on unlabelled images",
     "gd": "global distillation: three teachers and confidence calibration",
     "dm": "DistillMatch: pseudo-labels behind a novelty detector",
     "gem": "gradient episodic memory, on labels alone",
-    "gem-joint": "the same with joint batch statistics",
+    "gem-joint": "gem with joint batch statistics",
     "icarl": "incremental classifier and representation learning, on labels alone",
     "reference-only": "a yardstick: a head on the reference network, without a learner",
     "supervised": "a yardstick: the same network trained on all labels at once",
@@ -137,30 +137,39 @@ Numbers = list[float | None]
 
 # Name, meaning, and how it is read from a step; each is drawn in a separate small figure.
 Reading = tuple[str, str, Callable[[Any], float | None]]
-FPR95 = "share of other images accepted at the threshold that accepts 95 % of the classes seen; lower is better"
+FPR95 = "share of other images accepted at the threshold that accepts 95 % of images of classes seen; lower is better"
 FPR95_UNKNOWN = (
-    "OpenOOD's: share of the classes seen rejected at the threshold that rejects 95 % of other images; lower is better"
+    "as in OpenOOD: share of images of classes seen that is rejected at the threshold that rejects 95 % of other "
+    "images; lower is better"
 )
 GATE: tuple[Reading, ...] = (
     ("AUROC, seen", "score of classes seen so far against the rest of U_t", lambda gate: gate.auroc_seen),
     ("AUROC, main set", "score of the main set against foreign sets", lambda gate: gate.auroc_related),
     ("Precision, seen", "share of the accepted images that show a class seen so far", lambda gate: gate.precision_seen),
     ("Precision, main set", "share of the accepted images that belong to the main set", lambda gate: gate.precision),
-    ("Pseudo-labels", "correct among confident images of classes seen so far", lambda gate: gate.pseudo_accuracy),
+    (
+        "Pseudo-labels",
+        "share of correct pseudo-labels among confident images of classes seen so far",
+        lambda gate: gate.pseudo_accuracy,
+    ),
     (
         "Accepted: seen",
         "share of images of classes seen so far that is accepted",
         lambda gate: gate.pass_rates.get("seen"),
     ),
-    ("Accepted: unseen", "share of later classes that is accepted", lambda gate: gate.pass_rates.get("unseen")),
-    ("Accepted: foreign", "share of the foreign images that is accepted", lambda gate: gate.pass_rates.get("foreign")),
+    (
+        "Accepted: unseen",
+        "share of images of later classes that is accepted",
+        lambda gate: gate.pass_rates.get("unseen"),
+    ),
+    ("Accepted: foreign", "share of foreign images that is accepted", lambda gate: gate.pass_rates.get("foreign")),
     ("FPR95", FPR95, lambda gate: gate.fpr95),
     ("FPR95, OpenOOD", FPR95_UNKNOWN, lambda gate: gate.fpr95_unknown),
 )
 KNOWN: tuple[Reading, ...] = (
-    ("Known: AUROC", "classes seen against classes to come and foreign sets", lambda known: known.auroc),
+    ("Known: AUROC", "score of classes seen against later classes and foreign sets", lambda known: known.auroc),
     ("Known: seen", "share of held-out images of classes seen that looks known", lambda known: known.recall),
-    ("Known: foreign", "share of the foreign images that looks known", lambda known: known.foreign),
+    ("Known: foreign", "share of foreign images that looks known", lambda known: known.foreign),
     ("Known: FPR95", FPR95, lambda known: known.fpr95),
     ("Known: FPR95, OpenOOD", FPR95_UNKNOWN, lambda known: known.fpr95_unknown),
 )

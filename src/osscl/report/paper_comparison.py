@@ -102,7 +102,7 @@ def table_notes(
     timed = {one.cell.measure not in ACCURACIES for one in found}
     what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
     recorded = seeds_told((seed for one in found for seed in one.seeds), seeds)
-    made_on = f"; made on {', '.join(devices)}" if devices else ""
+    made_on = f"; recorded on {', '.join(devices)}" if devices else ""
     notes = [f"{what}; schedule {schedule.name}, {recorded}{made_on}."]
     if any(one.std is not None for one in found):
         notes.append(SPREAD)
@@ -265,15 +265,15 @@ def claim_notes(records: Records, trials: bool) -> tuple[str, ...]:
     """What pairs and verdicts are, and how many records say nothing about the paper."""
     once = {record.id: record for record in records.values()}  # a run may have a second, timed record
     tried = sum(is_trial(*world_of(record)) for record in once.values())
-    kind = f"{tried} on the demo's data, at the schedules smoke and demo, or at one that caps updates or rows"
+    kind = f"{tried} on the demo's data, at the schedules smoke and demo, or at a schedule that caps updates or rows"
     if trials:
-        over = f"Over {len(once)} records." + (f" Tried: {kind}, which decide nothing." if tried else "")
+        over = f"Based on {len(once)} records." + (f" Tried (decides nothing): {kind}." if tried else "")
     else:
-        over = f"Over {len(once) - tried} of {len(once)} records." + (f" Left out: {kind}." if tried else "")
+        over = f"Based on {len(once) - tried} of {len(once)} records." + (f" Left out: {kind}." if tried else "")
     return (
         f"{over} The runs of a pair share schedule, seed, classes and test rows.",
-        f"Undecided: fewer than {ENOUGH} paired seeds, or a mean within its standard error of the bound.",
-        "Each claim counts once: where it is decided, at the paper's schedule if it is there, else at the longest.",
+        f"Undecided: fewer than {ENOUGH} paired seeds, or a mean within one standard error of the bound.",
+        "The summary counts each claim once: where it is decided, else at the paper's schedule, else at the longest.",
         f"{SPREAD} The paper's differences are shown only for runs at its full schedule.",
     )
 
@@ -327,7 +327,7 @@ def _page_claims(found: Sequence[Finding], known: Records, schedule: str) -> Res
     made = claims_table(found, known)
     title = f"Claims at the schedule {schedule}" if schedule else "Claims without a pair of runs"
     weak = [one.comparison.words for finding in found for one in finding.compared if _is_weak(one, finding, known)]
-    note = f"One side was hardly trained at this schedule, so the difference says little: {', '.join(weak)}."
+    note = f"One side made few updates at this schedule, so the difference says little: {', '.join(weak)}."
     return replace(made.without_empty_columns(), title=title, notes=(note,) if weak else ())
 
 
@@ -360,7 +360,7 @@ def _shown_table(known: Records, shown: _Shown) -> ResultTable:
         made = paper_table(shown.table, known, shown.schedule, shown.seeds)
         few = hardly_trained(outcomes(shown.table, known, shown.schedule, shown.seeds))
         words = ", ".join(f"{name} ({count:,} updates)" for name, count in few.items())
-        note = f"Hardly trained at this schedule, so no baseline: {words}."
+        note = f"Not baselines, because they made few updates at this schedule: {words}."
         return replace(made, notes=(*made.notes, *([note] if few else [])))
     return figure_table(shown.table, outcome(shown.table.cells[0], known, shown.schedule, shown.seeds), shown.seeds)
 

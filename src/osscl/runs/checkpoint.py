@@ -120,8 +120,8 @@ class Checkpointer:
 
         old: dict[int, Any] = {}
         with contextlib.suppress(ValueError):  # only the main thread may set handlers
-            for polite in (signal.SIGINT, signal.SIGTERM):
-                old[polite] = signal.signal(polite, request_stop)
+            for caught in (signal.SIGINT, signal.SIGTERM):
+                old[caught] = signal.signal(caught, request_stop)
         try:
             yield
         finally:

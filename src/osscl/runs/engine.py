@@ -276,7 +276,7 @@ def _file(spec: RunSpec, options: Options) -> Path:
 @contextlib.contextmanager
 def ray_cluster(address: str | None) -> Iterator[Any]:
     """Ray, connected to the caller's cluster, to the one at `address`, or to a new local one."""
-    if address is not None:  # by default Ray asks a server that is not Ray twenty times, 40 s each
+    if address is not None:  # by default Ray tries a server that is not Ray twenty times, for 40 s each
         os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     try:
         import ray
@@ -290,7 +290,8 @@ def ray_cluster(address: str | None) -> Iterator[Any]:
     try:
         _connect(ray, address)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
-        raise UserError(f"no Ray cluster at {address or 'this machine'}: {error}") from None
+        what = "cannot start Ray on this machine" if address is None else f"cannot connect to Ray at {address}"
+        raise UserError(f"{what}: {error}") from None
     try:
         yield ray
     except LostCluster:
@@ -319,7 +320,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _refuse_silence(address: str) -> None:
-    """Fail early unless a server answers as Ray's do; Ray itself would retry for minutes."""
+    """Refuse an address at which no Ray server answers; Ray itself would retry for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return
@@ -353,5 +354,5 @@ def _resources(ray: Any, specs: Sequence[RunSpec], options: Options, engine: Eng
     threads = 1 if share or all(spec.schedule.small_net for spec in specs) else torch.get_num_threads()
     resources = {"CPU": float(threads), "GPU": share}
     if not any(all(node.get(kind, 0) >= amount for kind, amount in resources.items()) for node in nodes):
-        raise UserError(f"no node of the Ray cluster has the {threads} CPU and {share:g} GPU that a run needs")
+        raise UserError(f"a run needs {threads} CPU and {share:g} GPU, more than any node of the Ray cluster has")
     return resources

@@ -47,7 +47,7 @@ class Kept:
 
     def get(self, path: Path) -> str | None:
         """The text that was kept for a file, if the file has not changed since."""
-        with contextlib.suppress(OSError):  # it may be gone
+        with contextlib.suppress(OSError):  # the file may have been deleted
             return self.text(_key(path), stamp_of(path))
         return None
 
@@ -57,8 +57,8 @@ class Kept:
         return known[1] if known is not None and known[0] == stamp else None
 
     def add(self, path: Path, stamp: str, text: str) -> None:
-        """Keep a text that was made from a file, unless the file has changed since the stamp or a moment ago."""
-        with contextlib.suppress(OSError):  # it may be gone
+        """Keep a text that was made from a file, unless the file has changed since the stamp or was just written."""
+        with contextlib.suppress(OSError):  # the file may have been deleted
             if self.is_used and _is_settled(path) and stamp_of(path) == stamp:
                 self.put(_key(path), stamp, text)
 
@@ -120,7 +120,7 @@ class KeptAnswer:
         return None if self._stamp is None else self._kept.text(self._key, self._stamp)
 
     def put(self, text: str) -> None:
-        """Keep an answer, unless a file has changed since the question was asked or a moment before."""
+        """Keep an answer, unless a file has changed since the question was asked or just before it."""
         if self._stamp is not None and self._stamp_now() == self._stamp and all(map(_is_settled, self._files)):
             self._kept.put(self._key, self._stamp, text)
             self._kept.write()
@@ -168,7 +168,7 @@ def _code() -> str:
 
 
 def _is_settled(path: Path) -> bool:
-    """Whether a file is there and was not written a moment ago."""
+    """Whether a file exists and was last written more than two seconds ago."""
     with contextlib.suppress(OSError):
         return time.time_ns() - path.stat().st_mtime_ns > UNSETTLED
     return False

@@ -59,11 +59,11 @@ Files = str | Path | Sequence[str | Path]  # image files, and folders of them
 
 @dataclass(frozen=True)
 class Prediction:
-    """One entry per image."""
+    """Predictions for n images, one entry per image."""
 
     labels: Tensor  # (n,) class ids
     names: tuple[str, ...]
-    probabilities: Tensor  # (n,) of the class named
+    probabilities: Tensor  # (n,) of the predicted class
     scores: Tensor | None  # (n,) how much it looks like a learned class; None for methods without such a score
     known: Tensor | None  # (n,) bool: the score is above the threshold
     classes: tuple[str, ...] = ()  # columns of `class_probabilities`
@@ -121,7 +121,7 @@ def joined(parts: Sequence[Prediction]) -> Prediction:
 
 
 class Model:
-    """The model that a run produced."""
+    """The trained model of a run, for prediction."""
 
     def __init__(self, agent: Method, images: ImageFormat, class_names: Sequence[str], device: torch.device) -> None:
         self.agent, self.images, self.class_names, self.device = agent, images, tuple(class_names), device
@@ -141,8 +141,9 @@ class Model:
         return read_images(named_files(paths) or [], self.images)
 
     def predict(self, images: Tensor | Array | Files, threshold: float | None = None) -> Prediction:
-        """Classify (n, channels, size, size) uint8 images, or image files and folders; known above `threshold`, by
-        default the model's."""
+        """Classify (n, channels, size, size) uint8 images, or image files and folders.
+
+        An image looks known if its score is above `threshold`, by default the model's."""
         files = named_files(images)
         pixels = images if files is None else read_images(files, self.images)
         x = self._checked(as_tensor(pixels))  # type: ignore[arg-type]
@@ -205,7 +206,7 @@ def load_model(folder: str | Path, device: str = "auto", *, method: type | None 
         raise DataError(f"{folder} is an agent with a pretrained encoder: use osscl.load")
     where = pick_device(device)
     if method is None and (kind := _method_type(saved, folder)) not in METHODS:
-        raise DataError(f"{kind!r} is not a method of this package: pass osscl.load({str(folder)!r}, method=...)")
+        raise DataError(f"{kind!r} is not a method of this package: call osscl.load({str(folder)!r}, method=...)")
     try:
         return _model_of(saved, where, method)
     except OTHER_VERSION as error:
@@ -225,8 +226,8 @@ def _model_of(saved: dict[str, Any], where: torch.device, method: type | None) -
 
 
 def require_threshold(model: Model, threshold: float | None, folder: Path) -> None:
-    """Refuse a threshold that is not a number, or for a method without scores."""
+    """Refuse a threshold that is not a number, or that a method without scores cannot use."""
     if threshold is not None and isnan(threshold):
         raise UserError("--threshold must be a number")
     if threshold is not None and model.threshold is None:
-        raise UserError(f"--threshold: the method of {folder} has no score to compare it with")
+        raise UserError(f"--threshold does not apply: the method of {folder} does not score how known an image looks")

@@ -60,7 +60,7 @@ class PlainProgress:
         self.print(f"{self.title}  step {t + 1}/{steps}  accuracy {overall:.1f} %{gate}")
 
     def update(self, line: str, left: str, progress: Progress) -> None:
-        """Show where the phase is."""
+        """Show the progress of the phase."""
         self.print("  ".join(part for part in (line, left) if part))
 
     def print(self, line: str) -> None:
@@ -95,7 +95,7 @@ class TerminalProgress(PlainProgress):
         from rich.text import Text
 
         share = progress.update / max(1, progress.updates)
-        text = Text(line)  # cut here where the terminal is narrow, so that the time left is not
+        text = Text(line)  # truncated in a narrow terminal, so that the remaining time stays visible
         text.truncate(max(1, self.live.console.width - BAR_WIDTH - len(left) - 3), overflow="ellipsis")
         row = Table.grid(padding=(0, 1))
         row.add_column(width=BAR_WIDTH)

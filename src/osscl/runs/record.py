@@ -36,19 +36,18 @@ class GateRecord:
     precision: float | None  # share of U-hat that is of the main set
     precision_seen: float | None  # share of U-hat that is known
     recall: float | None  # share of known rows that are in U-hat
-    fpr95: float | None  # known images positive: unknown rows accepted where 95 % of known rows are
+    fpr95: float | None  # share of unknown rows accepted at the threshold that accepts 95 % of known rows
     pass_rates: Mapping[str, float | None]  # seen, unseen, foreign
     histograms: Mapping[str, tuple[int, ...]]  # of the scores, by true kind
     threshold: float  # tau_id
     pseudo_threshold: float  # tau_pl
     passed: int  # |U-hat|
     pseudo_labeled: int  # |T-hat|, the rows that entered training
-    pseudo_accuracy: float | None  # of the known rows above the higher threshold
+    pseudo_accuracy: float | None  # share of correct pseudo-labels among known rows above tau_pl
     let_in: tuple[tuple[str, int], ...]  # a few rows of U-hat: set, row
     kept_out: tuple[tuple[str, int], ...]
-    fpr95_unknown: float | None = added_later(
-        None, legacy=None
-    )  # OpenOOD: known rows rejected where 95 % of unknown are
+    # As OpenOOD defines it: share of known rows rejected at the threshold that rejects 95 % of unknown rows.
+    fpr95_unknown: float | None = added_later(None, legacy=None)
 
 
 @dataclass(frozen=True)
@@ -208,22 +207,22 @@ def _flaw_of_id(record: RunRecord) -> str:
     if isinstance(spec.method, ForeignConfig):
         ending = f"-{spec.scenario.main}-{spec.schedule.name}-s{spec.seed}-"
         fits = re.search(re.escape(ending) + "[0-9a-f]{12}$", record.id) is not None
-        return "" if fits else f"the id {shown(record.id)} is not that of the spec, which has {ending} and a hash"
-    return "" if record.id == spec.id else f"the id {shown(record.id)} is not that of the spec, {spec.id}"
+        return "" if fits else f"the id {shown(record.id)} does not match the spec: expected {ending} and a hash"
+    return "" if record.id == spec.id else f"the id {shown(record.id)} does not match the spec: expected {spec.id}"
 
 
 def _flaw_of_shape(record: RunRecord) -> str:
     steps, classes = record.spec.scenario.steps, len(record.class_order)
     lengths = {len(record.accuracy), len(record.overall), len(record.steps)}
     if lengths != {steps} or [len(row) for row in record.accuracy] != list(range(1, steps + 1)):
-        return f"accuracy, overall and steps must have {steps} steps"
+        return f"accuracy, overall and steps must each have {steps} steps"
     taught = [label for step in record.steps for label in step.new_classes]
     if sorted(taught) != sorted({*record.class_order}) or len(taught) != classes:
-        return "class_order must have each class of the steps once"
+        return "class_order must contain each class of the steps exactly once"
     if [len(row) for row in record.confusion] != [classes] * classes:
         return f"confusion must be {classes} by {classes}"
     sets = {record.spec.scenario.main, *record.spec.scenario.peripheral}
-    return "" if {*record.content} == sets else f"content must have the data sets {', '.join(sorted(sets))}"
+    return "" if {*record.content} == sets else f"content must name exactly the data sets {', '.join(sorted(sets))}"
 
 
 def _flaw_of_values(record: RunRecord) -> str:
@@ -234,14 +233,14 @@ def _flaw_of_values(record: RunRecord) -> str:
     if not all(0 <= value <= 100 + ROUNDING for value in (record.other_heads or {}).values()):
         return "other_heads must be in [0, 100]"
     if any(min(row) < 0 for row in record.confusion):
-        return "confusion must have counts of at least 0"
+        return "confusion must not contain negative counts"
     if sum(map(sum, record.confusion)) != record.evaluated_rows:
         return f"confusion must add up to evaluated_rows, {record.evaluated_rows}"
     if record.evaluated_on != ("validation" if record.spec.scenario.validation_share else "test"):
-        return f"evaluated_on {shown(record.evaluated_on)} does not fit the spec's validation"
+        return f"evaluated_on {shown(record.evaluated_on)} contradicts the validation share of the spec"
     made_by = record.made_by
     if made_by.seconds < 0 or made_by.sessions < 1 or (made_by.peak_memory or 0) < 0:
-        return "made_by must have seconds and memory of at least 0, and at least 1 session"
+        return "made_by must not contain negative seconds or memory, and must have at least 1 session"
     return ""
 
 
@@ -277,9 +276,9 @@ def _close(value: float | None, expected: float | None) -> bool:
 
 def _flaw_of_step(step: StepRecord, where: str) -> str:
     if not (step.labeled >= 0 and 0 <= step.unlabeled <= step.asked):
-        return f"{where} must have at least 0 labelled rows and at most as many unlabelled rows as asked"
+        return f"{where}: labeled must be 0 or more, and unlabeled in [0, {step.asked}]"
     if any(phase.seconds < 0 or phase.updates < 0 or phase.views < 0 for phase in step.phases):
-        return f"{where} has a phase with negative seconds, updates or views"
+        return f"{where}: a phase has negative seconds, updates or views"
     gate, known = step.gate, step.known
     shares = [] if known is None else [known.auroc, known.fpr95, known.fpr95_unknown, known.recall, known.foreign]
     if gate is not None:
@@ -288,7 +287,7 @@ def _flaw_of_step(step: StepRecord, where: str) -> str:
             gate.recall, gate.fpr95, gate.fpr95_unknown, gate.pseudo_accuracy, *gate.pass_rates.values(),
         ]  # fmt: skip
         if any(len(counts) != BINS or min(counts) < 0 for counts in gate.histograms.values()):
-            return f"{where}: histograms must have {BINS} bins of at least 0"
+            return f"{where}: histograms must have {BINS} bins without negative counts"
         if sum(map(sum, gate.histograms.values())) != step.unlabeled:
             return f"{where}: histograms must add up to the unlabelled rows, {step.unlabeled}"
         if not (0 <= gate.passed <= step.unlabeled and 0 <= gate.pseudo_labeled <= step.unlabeled):

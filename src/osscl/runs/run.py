@@ -219,7 +219,7 @@ def class_of(spec: RunSpec, method: type | None) -> Any:
     own = method_name(spec.method)
     if method is not None and own is not None and METHODS[own] is not method:
         kind = type(spec.method).__qualname__
-        raise SpecError(f"{kind} is the config of a method of this package; give your class its own")
+        raise SpecError(f"{kind} is the config of a method of this package; give your class its own config")
     if method is None and own is None:
         name = type(spec.method).__qualname__
         raise SpecError(f"no method of this package has the config {name}; pass your class: run(spec, method=...)")

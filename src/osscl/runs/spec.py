@@ -19,7 +19,7 @@ from osscl.runs.kept import SPEC_FILE
 from osscl.stream.scenario import ScenarioSpec
 from osscl.vision.encoder import EncoderConfig
 
-SEED_HERE = secrets.token_hex()  # stands for the seed in a text; random, so that no value of a spec equals it
+SEED_HERE = secrets.token_hex()  # placeholder for the seed in a text; random, so that no value of a spec equals it
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def require_own_name(schedule: Schedule) -> None:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """A complete description of one run."""
+    """The complete description of one run."""
 
     scenario: ScenarioSpec
     method: Any  # a config; its type picks the algorithm, its fields are the hyperparameters

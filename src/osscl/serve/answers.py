@@ -247,7 +247,7 @@ class Merge:
 
 @dataclass(frozen=True)
 class Remove:
-    """Forget a class."""
+    """Remove a class."""
 
     name: ClassName
 

@@ -238,7 +238,7 @@ def _given_files(form: Any) -> list[Any]:
 
 def _add_pile(app: Any, state: ServerState) -> None:
     def pile() -> PileState:
-        """The pile: how far it is read and sorted, and its sections."""
+        """The progress of reading and sorting the pile, and its sections."""
         return state.pile_state()
 
     def look_again() -> PileState:
@@ -282,7 +282,7 @@ def _add_next_step(app: Any, state: ServerState) -> None:
         return await run_in_threadpool(state.label_uploads, name, contents)  # type: ignore[no-any-return]
 
     def drop(given: DropLabels) -> NextLabels:
-        """Take labels out of the next step."""
+        """Remove labels from the next step."""
         state.labels.drop(given.pictures)
         return state.labels.shown()
 
@@ -291,7 +291,7 @@ def _add_next_step(app: Any, state: ServerState) -> None:
         return state.teach()
 
     def events() -> StreamingResponse:
-        """Server-sent events `teaching` with the state of the teaching, until it has ended."""
+        """Server-sent events `teaching` with the state of the current step, until it ends."""
         return StreamingResponse(state.teaching.events(), media_type="text/event-stream")
 
     streamed = {200: {"description": "Events.", "content": {"text/event-stream": {}}}}
@@ -303,7 +303,7 @@ def _add_next_step(app: Any, state: ServerState) -> None:
     now = _documented(state.teaching.state, "The step that is being taught, or the result of the last one.")
     app.add_api_route("/api/teach", now, tags=["teach"])
     app.add_api_route("/api/teach", teach, methods=["POST"], tags=["teach"], status_code=202)
-    app.add_api_route("/api/teach/stop", _documented(state.teaching.stop, "Stop; the labels are kept."),
+    app.add_api_route("/api/teach/stop", _documented(state.teaching.stop, "Stop the step; its labels are kept."),
                       methods=["POST"], tags=["teach"], status_code=202)  # fmt: skip
     app.add_api_route("/api/teach/dismiss", _documented(state.teaching.dismiss, "Clear the result of the last step."),
                       methods=["POST"], tags=["teach"])  # fmt: skip
@@ -336,11 +336,11 @@ def _add_classes(app: Any, state: ServerState) -> None:
         return state.merge(given)
 
     def remove(given: Remove) -> AgentState:
-        """Forget a class."""
+        """Remove a class."""
         return state.remove(given)
 
     def back(given: GoBack) -> AgentState:
-        """Return to an earlier model; the one in use is kept under its number."""
+        """Return to an earlier model; the current model is kept and can be restored in the same way."""
         return state.go_back(given)
 
     app.add_api_route("/api/agent", agent, tags=["learned"])

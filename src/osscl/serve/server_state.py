@@ -48,7 +48,7 @@ Pile = tuple[FolderContents, SortedPile]
 
 @dataclass(frozen=True)
 class WorkState(Generic[T]):
-    """How far the work is."""
+    """The progress of the work."""
 
     version: str = ""
     phase: str = ""
@@ -302,11 +302,11 @@ class ServerState:
         return self.labels.shown()
 
     def _new_name(self, text: str) -> str:
-        """A name to teach; refused if it differs from a class only in upper and lower case, which is a likely typo."""
+        """A name to teach; refused if it differs from a class only in capitalization, which is a likely typo."""
         name = class_name(text)
         known = [*self.served.agent().classifier.class_names, *(one.name for one in self.labels.read().values())]
         if twin := next((one for one in known if one != name and one.casefold() == name.casefold()), None):
-            raise UserError(f"{name} differs from {twin} only in upper and lower case: use {twin}, or another name")
+            raise UserError(f"{name} differs from {twin} only in capitalization: use {twin}, or another name")
         return name
 
     def label_uploads(self, name: str, uploads: list[tuple[str | None, bytes]]) -> NextLabels:

@@ -135,12 +135,12 @@ def _check_rows(stream: Stream) -> None:
         if len(rows.sources) != len(rows.unlabeled) or not _within(rows.sources, len(names)):
             raise DataError(f"{where}: sources do not match the unlabelled rows")
         if not _within(rows.labeled, len(stream.main.train)):
-            raise DataError(f"{where}: it labels rows that {stream.spec.main} does not have")
+            raise DataError(f"{where}: a labelled row does not exist in {stream.spec.main}")
         for k, name in enumerate(names):
             if not _within(rows.unlabeled[rows.sources == k], len(stream.banks[name].train)):
-                raise DataError(f"{where}: it names rows that {name} does not have")
+                raise DataError(f"{where}: an unlabelled row does not exist in {name}")
     if not _within(stream.held_out, len(stream.evaluated)) or not _within(stream.pool, len(stream.main.train)):
-        raise DataError(f"the stream is damaged: it holds out or pools rows that {stream.spec.main} does not have")
+        raise DataError(f"the stream is damaged: a row of held_out or pool does not exist in {stream.spec.main}")
 
 
 def _check_apart(stream: Stream) -> None:

@@ -354,7 +354,7 @@ def _views(n: int, device: torch.device) -> Tensor:
     return torch.rand(shape, generator=seeded(0, "bench views", n, device=device), device=device)
 
 
-# ----- what others use
+# ----- common alternatives
 
 
 def against(spec: BenchSpec, device: torch.device) -> dict[str, float]:

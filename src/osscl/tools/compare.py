@@ -134,7 +134,7 @@ def _by_seed(records: Sequence[RunRecord]) -> dict[int, RunRecord]:
         other = found.setdefault(record.spec.seed, record)
         if other.id != record.id:
             raise UserError(
-                f"two runs with the same seed on one side, {other.id} and {record.id}: give one file or folder"
+                f"one side has two runs with the same seed, {other.id} and {record.id}: give one file or folder"
             )
     return found
 
@@ -181,7 +181,7 @@ def _checked_pairs(first: Sequence[RunRecord], second: Sequence[RunRecord], anyw
     pairs = pair_by_seed(first, second, lambda a, b: True)
     for one, other in () if anyway else zip(pairs.first, pairs.second, strict=True):
         if not same_stream(one, other):
-            raise UserError(f"{one.id} and {other.id} have different streams; --anyway pairs them")
+            raise UserError(f"{one.id} and {other.id} have different streams; --anyway pairs them regardless")
     return pairs
 
 

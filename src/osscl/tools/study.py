@@ -55,7 +55,7 @@ def study_references(
         raise SpecError("this experiment has no unlabelled images, so there is no U_1 to study")
     for field in changed_fields(variants):
         if field in ("pretrained", "epochs_first", "epochs_later"):
-            raise SpecError(f"a study trains on U_1 for --epochs epochs: leave out {field}")
+            raise SpecError(f"a study trains on U_1 for --epochs epochs: remove {field}")
     where = pick_device(device)
     prepare(where)
     if not spec.scenario.validation_share:
@@ -147,10 +147,10 @@ def study_heads(
     """Refit the head of a finished run, on its last step and the memory as updated after it."""
     spec, where = read_spec(folder), pick_device(device)
     if spec.stream is not None:
-        raise SpecError(f"{folder} used a stream file; heads are studied on streams that scenario and seed define")
+        raise SpecError(f"{folder} used a stream file: a study of heads needs a stream that scenario and seed define")
     # URSL-plus is left out: a finished run does not keep what its heads learn from besides the last step and M.
     if type(spec.method) not in (UrslConfig, Co2lConfig) or not spec.scenario.validation_share:
-        raise SpecError(f"heads are studied on runs of ursl or co2l with --validation, not {folder}")
+        raise SpecError(f"a study of heads needs a run of ursl or co2l with --validation, not {folder}")
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
     agent: Any = load_model(folder, device).agent
     step, results = stream.step(len(stream) - 1), []

@@ -73,7 +73,7 @@ Space = tuple[Dimension, ...]
 
 
 def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
-    """The space of this name with further entries, checked against the method's config; later ones win."""
+    """The space of this name with further entries, which take precedence, checked against the method's config."""
     if named is not None and named not in SPACES:
         raise unknown("space", named, SPACES)
     written = dict(SPACES[named]) if named is not None else {}

@@ -27,5 +27,5 @@ function figure(name, value, about) {
 function accuracy(name, before, after, word) {
   if (!after) return figure(name, "—", "not measured");
   const was = before ? `before: ${percent(before.agent)} (n = ${before.n}); ` : "";
-  return figure(name, percent(after.agent), `on ${count(after.n, word)}; ${was}the baseline, class means, has ${percent(after.class_means)}`);
+  return figure(name, percent(after.agent), `on ${count(after.n, word)}; ${was}baseline (class means): ${percent(after.class_means)}`);
 }

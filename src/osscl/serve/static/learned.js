@@ -9,7 +9,7 @@ export async function showLearned(content, isShown) {
   const left = agent.left_out;
   fill(content, h("h1", {}, "What this agent has learned"),
     h("dl", { class: "figures" }, figure("Classes", String(agent.classes.length), `after ${count(agent.history.filter((one) => !one.is_edit).length, "step")}`),
-      figure("Left-out accuracy", left ? percent(left.agent) : "—", left ? `on ${count(left.n, "labelled picture")}, each left out in turn; the baseline, class means, has ${percent(left.class_means)}` : "no pictures could be left out"),
+      figure("Left-out accuracy", left ? percent(left.agent) : "—", left ? `on ${count(left.n, "labelled picture")}, each left out in turn; baseline (class means): ${percent(left.class_means)}` : "not measured: no class has two labelled pictures"),
       figure("Called unknown", percent(agent.reject_percent, 0), "of known pictures, by design")),
     agent.warnings.map((text) => h("p", { class: "note" }, text)),
     h("h2", {}, "Classes"), h("ul", { class: "classes" }, agent.classes.map(card)),
@@ -106,7 +106,7 @@ async function showTest(place, isShown) {
   }
   const made = test.accuracy;
   fill(place, h("dl", { class: "figures" },
-    figure("Correct", made ? percent(made.agent) : "—", made ? `of ${count(made.n, "picture")} of learned classes; the baseline, class means, has ${percent(made.class_means)}` : "no picture of a learned class"),
+    figure("Correct", made ? percent(made.agent) : "—", made ? `of ${count(made.n, "picture")} of learned classes; baseline (class means): ${percent(made.class_means)}` : "no picture of a learned class"),
     figure("Others that look known", test.others ? percent(test.others_known_percent) : "—", test.others ? `${count(test.others, "picture")} of classes that were not taught` : "no pictures of other classes"),
     figure("AUROC", test.auroc === null ? "—" : test.auroc.toFixed(3), "how well known and unknown are separated: 1 is perfect, 0.5 is chance")));
   if (test.learned_pictures) fill(place, h("p", { class: "note" }, `${count(test.learned_pictures, "test picture was", "test pictures were")} also used for teaching, so these numbers are optimistic.`));

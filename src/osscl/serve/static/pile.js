@@ -16,7 +16,7 @@ export async function showPile(content, isShown) {
   }
   if (pile.state === "failed") return fill(content, h("h1", {}, "Pile"), failure({ message: pile.error }), again());
   if (!pile.sections.length) {
-    fill(content, h("h1", {}, "Pile"), h("div", { class: "card empty" }, h("h2", {}, progressWords(pile)), h("p", {}, "Each picture is read only once; next time this takes a moment."), progressBar(pile)));
+    fill(content, h("h1", {}, "Pile"), h("div", { class: "card empty" }, h("h2", {}, progressWords(pile)), h("p", {}, "Each picture is read only once, so the pile opens faster the next time."), progressBar(pile)));
     setTimeout(() => isShown() && showView(true), POLL);
     return;
   }
@@ -47,7 +47,7 @@ function progressBar(pile) {
 // Report how far the sorting is; show the result unless that would interrupt what the user is doing.
 async function watchSorting(pile, place, isShown) {
   const about = pile.version !== shared.agent.version ? "The agent has changed. Below is the pile as the previous model sorted it."
-    : pile.is_grouped ? "Below is what is known so far." : "Below is what is known so far; unknown pictures are grouped at the end.";
+    : pile.is_grouped ? "Below are the pictures sorted so far." : "Below are the pictures sorted so far; unknown ones are grouped at the end.";
   for (let now = pile; now.state !== "ready"; ) {
     const words = now.state === "sorting" && now.of && now.done === now.of ? "Grouping unknown pictures" : progressWords(now);
     place.replaceChildren(h("p", {}, h("strong", {}, words), ` · ${about}`), progressBar(now));
@@ -80,7 +80,7 @@ export async function showSection(content, id) {
   let section = null;
   let version = null;
   const boxes = () => [...tiles.querySelectorAll("input")];
-  const tell = () => { told.textContent = `${chosen.size} of ${tiles.children.length} selected${section.count > tiles.children.length ? ` (${section.count.toLocaleString("en")} in all)` : ""}`; };
+  const tell = () => { told.textContent = `${chosen.size} of ${tiles.children.length} selected${section.count > tiles.children.length ? ` (${section.count.toLocaleString("en")} in total)` : ""}`; };
   const toggle = (box) => { box.checked ? chosen.set(box.value, true) : chosen.delete(box.value); tell(); };
   const all = (on) => { for (const box of boxes()) { box.checked = on; toggle(box); } tell(); };
 
@@ -114,7 +114,7 @@ export async function showSection(content, id) {
   tiles.classList.toggle("leave-out", isGroup);
   fill(content, h("p", {}, h("a", { href: "#pile" }, "← Pile")),
     h("h1", {}, isGroup ? section.name : `Looks like ${section.name}`),
-    h("p", { class: "lead" }, isGroup ? "Leave out what does not belong, then give the rest a name: a new one, or that of a class." : "Select what is wrong and say what it shows; it becomes a label of the next step."),
+    h("p", { class: "lead" }, isGroup ? "Deselect the pictures that do not belong here, then name the others: a new class, or an existing one." : "Select the pictures that are wrong and name what they show; they become labelled pictures of the next step."),
     h("div", { class: "card tools" }, told, h("span", { class: "row" }, h("button", { onclick: () => all(true) }, "All"), h("button", { onclick: () => all(false) }, "None")), form),
     problem, tiles, more);
 }
