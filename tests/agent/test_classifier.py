@@ -98,13 +98,13 @@ class Interrupt:
     """A watcher that interrupts the second update of a phase (None: of any)."""
 
     def __init__(self, error=None, phase="learner", update=2):
-        self.error, self.phase, self.update, self.keeper = error, phase, update, None
+        self.error, self.phase, self.update, self.checkpointer = error, phase, update, None
 
     def progress(self, t, steps, where):
         if self.phase in (None, where.phase) and where.update == self.update:
             if self.error is not None:
                 raise self.error
-            self.keeper.stop_requested = True
+            self.checkpointer.stop_requested = True
 
     def stepped(self, *_):
         pass
@@ -114,7 +114,7 @@ def interrupted(folder, made, step, phase="learner"):
     """Stop a step in the middle of a phase, and load the agent again."""
     watcher = Interrupt(phase=phase)
     with pytest.raises(Stopped), made.saving_to(folder, Options(watcher=watcher)):
-        watcher.keeper = made.keep.__self__
+        watcher.checkpointer = made.checkpointer
         (made.update if made.history else made.fit)(*step)
     return load(folder)
 
@@ -384,7 +384,7 @@ def test_diverged_steps_are_not_resumed(steps, tmp_path):
     with pytest.raises(Diverged), made.saving_to(tmp_path, options):
         made.fit(*steps[0])
     assert not (tmp_path / "checkpoint.safetensors").exists() and (tmp_path / "checkpoint.diverged").exists()
-    assert made.keep is None
+    assert made.checkpointer is None
 
 
 def test_a_checkpoint_put_back_later_is_set_aside(steps, tmp_path):
@@ -468,7 +468,7 @@ def test_each_finished_step_is_saved_and_earlier_models_stay(steps, tmp_path):
     assert len(load(tmp_path).history) == 2
     with made.saving_to(tmp_path):
         inside = copy.deepcopy(made)
-    assert inside.folder is None and inside.keep is None
+    assert inside.folder is None and inside.checkpointer is None
     assert_same(copy.deepcopy(made), made)
     (tmp_path / "checkpoint.safetensors").unlink(missing_ok=True)
     inside.update(*further)

@@ -10,7 +10,8 @@ import pytest
 
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, SpecError
-from osscl.report.chapters import markdown
+from osscl.report.chapters import headline_table
+from osscl.report.formats import to_markdown
 from osscl.report.naming import method_label
 from osscl.runs.record import read_record, record_to_plain, write_record
 from osscl.runs.spec import spec_from_plain
@@ -61,7 +62,7 @@ def test_a_run_of_a_users_method_is_shown_and_compared_like_any_other(typed, tmp
     read = read_record(path)
     assert read.spec.type == "replay" and record_to_plain(read)["spec"] == plain_record["spec"]
     assert re.fullmatch("replay [0-9a-f]{6}", str(method_label(read)))
-    assert "replay" in markdown([read, record])
+    assert "replay" in to_markdown(headline_table([read, record]))
     note = "A hash after a name"
     assert note in typed("runs", tmp_path)[1] and note not in typed("runs", KEPT[0].parent)[1]
     with pytest.raises(SpecError, match=naming("type", "replay")):

@@ -18,7 +18,7 @@ from osscl.methods import AS_PRINTED, CONFIGURATIONS, URSL
 from osscl.methods.base import SMOKE
 from osscl.runs.checkpoint import Options
 from osscl.runs.index import read_records
-from osscl.runs.spec import EXPERIMENTS, configuration, make_spec
+from osscl.runs.spec import EXPERIMENTS, configuration, make_spec, on_validation_rows
 from osscl.storage import write_state
 from osscl.tools import tune as tuning
 from osscl.tools.tune import (
@@ -31,7 +31,6 @@ from osscl.tools.tune import (
     as_changes,
     best_trial,
     falls_behind,
-    on_validation_rows,
     open_study,
     own_point,
     run_trials,

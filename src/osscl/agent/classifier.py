@@ -78,7 +78,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     integer_labels = False  # all labels were given as integers, and are returned so
     begun: str | None = None  # content hash of an interrupted step
     folder: Path | None = None  # inside `saving_to`
-    keep: Callable[[bool], None] | None = None
+    checkpointer: Checkpointer | None = None  # inside `saving_to`
     watcher: Watcher = Unwatched()
     _learner: NetworkLearner | PhotoLearner | None = None
     _made_with: dict[str, Any] | None = None  # the parameters of `_learner`
@@ -106,7 +106,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _adopt(self, learner: NetworkLearner | PhotoLearner) -> None:
         self._learner, self._made_with = learner, self.get_params(deep=False)
-        learner.keep, learner.progress = self._keep, self._progress
+        self._connect(learner)
 
     def _new_learner(self) -> NetworkLearner | PhotoLearner:
         device, encoder = pick_device(str(self.device)), self.encoder
@@ -129,12 +129,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __getstate__(self) -> dict[str, Any]:
         """Copies do not write to the folder of the original."""
-        return {**vars(self), "folder": None, "keep": None, "watcher": Unwatched()}
+        return {**vars(self), "folder": None, "checkpointer": None, "watcher": Unwatched()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._learner is not None:
-            self._learner.keep, self._learner.progress = self._keep, self._progress
+            self._connect(self._learner)
 
     def __repr__(self) -> str:
         words = f"{len(self.class_names)} classes in {len(self.history)} steps"
@@ -207,7 +207,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def has_learned(self, given: StepInput) -> bool:
         """Whether exactly this step has been learned."""
-        return self.begun is None and given.content in self._contents()
+        return self.begun is None and given.content in self.contents
 
     def learned_as(self, images: Any) -> list[str | None]:
         """The class each image was learned as; None for an image that was not learned."""
@@ -227,7 +227,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self.history:
             raise NotLearnedError("nothing learned yet: call fit before update")
         self._require_resumed(given)
-        if given.content in self._contents():
+        if given.content in self.contents:
             raise UserError("nothing new: this step has already been learned")
         self.learner.require_format(given)  # type: ignore[arg-type]
         fresh = given.only([row for row, c in enumerate(self.learned_images.classes_of(given.digests)) if c is None])
@@ -249,9 +249,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._save_finished()
         return self
 
-    def _keep(self, edge: bool) -> None:
-        if self.keep is not None:
-            self.keep(edge)
+    def _connect(self, learner: NetworkLearner | PhotoLearner) -> None:
+        if isinstance(learner, NetworkLearner):  # the other one learns a step within seconds
+            learner.maybe_checkpoint, learner.progress = self._maybe_checkpoint, self._progress
+
+    def _maybe_checkpoint(self, end_of_phase: bool) -> None:
+        if self.checkpointer is not None:
+            self.checkpointer.maybe_checkpoint(end_of_phase)
 
     def _progress(self, where: Progress) -> None:
         refuse_divergent_loss(where, len(self.history))
@@ -280,7 +284,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _resume(self, given: StepInput) -> None:
         """Resume this step if its checkpoint is in the folder."""
         if self.folder is not None and self.begun is None:
-            entry = checkpoint_of_step(self.folder, self._contents(), given.content)
+            entry = checkpoint_of_step(self.folder, self.contents, given.content)
             if entry is not None:
                 self.learner.resume(entry)
 
@@ -452,7 +456,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.save(self.folder)
             remove_state(checkpoint_file(self.folder))
 
-    def _contents(self) -> list[str]:
+    @property
+    def contents(self) -> list[str]:
+        """The content hash of every step learned."""
         return [step.content for step in self.history]
 
     def save(self, folder: str | Path) -> None:
@@ -460,7 +466,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         target, _ = Path(folder), self.model
         with contextlib.nullcontext() if self.folder == target else locked(target):
             if model_file(target).exists():
-                there, ours = require_agent(read_entry(target, tensors=False), model_file(target)), self._contents()
+                there, ours = require_agent(read_entry(target, tensors=False), model_file(target)), self.contents
                 before = contents_of(there)
                 if not self.learner.is_same(there) or before != ours[: len(before)]:
                     raise UserError(
@@ -503,23 +509,23 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write checkpoints of each step to the folder, and the model when the step is finished."""
         place, options = Path(folder), options or Options()
         checkpointer = Checkpointer(place, options, self.learner.device, self.entry)
-        previous = self.folder, self.keep, self.watcher
+        previous = self.folder, self.checkpointer, self.watcher
         with locked(place), set_aside_on_divergence(place):
             self._require_same_agent(place)
-            self.folder, self.keep, self.watcher = place, checkpointer.maybe_checkpoint, options.watcher
+            self.folder, self.checkpointer, self.watcher = place, checkpointer, options.watcher
             try:
                 if self.history and self.begun is None:
                     self.save(place)
                 with checkpointer.listening():
                     yield self
             finally:
-                self.folder, self.keep, self.watcher = previous
+                self.folder, self.checkpointer, self.watcher = previous
 
     def _require_same_agent(self, place: Path) -> None:
         """The folder must hold this agent or an earlier state of it."""
         there = read_entry(place, tensors=False) if model_file(place).exists() else None
         before = contents_of(there or {})
-        if there is not None and (not self.learner.is_same(there) or before != self._contents()[: len(before)]):
+        if there is not None and (not self.learner.is_same(there) or before != self.contents[: len(before)]):
             raise UserError(
                 f"{place} holds another agent, or has learned more since this one was loaded: load it again"
             )

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from osscl.agent.embedding_store import KEY, EmbeddingStore
-from osscl.data.folders import ReadProgress
+from osscl.data.folders import ReadProgress, silent
 from osscl.data.images import Array
 from osscl.data.pictures import SMALLEST, Picture, decode_photo, hearing_warnings, read_content
 from osscl.errors import DataError
@@ -26,10 +26,6 @@ APPENDED = 64  # rows written at a time, and lost at most if the process is kill
 AHEAD = 4  # pictures a worker may be ahead of the writer
 MOST_PLACES = 4096  # pictures whose copy waits to be written, so that memory is bounded
 NEW, WAITING = -1, -2  # in place of a row: a picture to be embedded, and one that is embedded and not yet written
-
-
-def silent(done: int, of: int) -> None:
-    pass
 
 
 @dataclass(frozen=True)

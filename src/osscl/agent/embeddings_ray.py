@@ -16,10 +16,9 @@ from osscl.agent.embeddings import (
     Work,
     file_key,
     require_own_store,
-    silent,
     work_on,
 )
-from osscl.data.folders import ReadProgress
+from osscl.data.folders import ReadProgress, silent
 from osscl.data.images import Array
 from osscl.data.pictures import decode_photo, hearing_warnings, read_content
 from osscl.errors import DataError, UserError

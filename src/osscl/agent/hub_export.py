@@ -52,7 +52,7 @@ def exportable(agent: ContinualClassifier) -> PhotoModel:
 def agent_id(agent: ContinualClassifier) -> str:
     """A hash of the agent's settings and of every step that it has learned."""
     assert isinstance(agent.learner.settings, PhotoSettings)  # type: ignore[union-attr]
-    return _id_of(vars(agent.learner.settings), [step.content for step in agent.history])  # type: ignore[union-attr]
+    return _id_of(vars(agent.learner.settings), agent.contents)  # type: ignore[union-attr]
 
 
 def _id_of(settings: Mapping[str, Any], contents: Sequence[str]) -> str:

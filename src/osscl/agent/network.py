@@ -39,7 +39,7 @@ class NetworkLearner:
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self.recipe, self.device = recipe, device
-        self.keep: Callable[[bool], None] | None = None  # called at moments when the state may be saved
+        self.maybe_checkpoint: Callable[[bool], None] | None = None  # called when the state may be saved
         self.progress: Callable[[Progress], None] | None = None
         self.agent: Method | None = None
         self.setting: Setting | None = None
@@ -149,8 +149,7 @@ class NetworkLearner:
 
     def parameters(self) -> dict[str, Any]:
         """The arguments of the `ContinualClassifier` that would make this learner."""
-        made = vars(self.recipe)
-        return {"encoder": "scratch", **{name: made[name] for name in made}}
+        return {"encoder": "scratch", **vars(self.recipe)}
 
     def is_same(self, entry: Mapping[str, Any]) -> bool:
         """Whether an entry was made with these settings."""
@@ -175,11 +174,11 @@ class NetworkLearner:
         return made
 
     def _runtime(self) -> Runtime:
-        return Runtime(self.device, precision_of(self.device), self._keep, self._report)
+        return Runtime(self.device, precision_of(self.device), self._maybe_checkpoint, self._report)
 
-    def _keep(self, edge: bool) -> None:
-        if self.keep is not None:
-            self.keep(edge)
+    def _maybe_checkpoint(self, end_of_phase: bool) -> None:
+        if self.maybe_checkpoint is not None:
+            self.maybe_checkpoint(end_of_phase)
 
     def _report(self, where: Progress) -> None:
         if self.progress is not None:

@@ -15,13 +15,13 @@ from PIL import Image
 from torch import Tensor
 
 from osscl.agent.embedding_store import EmbeddingStore
-from osscl.agent.embeddings import Embedded, embed_images, embed_paths, open_store, silent
+from osscl.agent.embeddings import Embedded, embed_images, embed_paths, open_store
 from osscl.agent.examples import Example, GetPicture, digest_of_key, make_examples, no_examples
 from osscl.agent.inputs import Images, as_class_names, require_consistent
 from osscl.agent.knowledge import Knowledge, learn_rows
 from osscl.agent.store import HeadChoice, StepOutcome
 from osscl.config import require
-from osscl.data.folders import ReadProgress, named_files
+from osscl.data.folders import ReadProgress, named_files, silent
 from osscl.device import one_thread, prepare
 from osscl.errors import DataError, UserError, unknown
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, split_layers
@@ -90,8 +90,6 @@ class PhotoLearner:
         self.encoder = CombinedViews(encoder, settings.views)
         self.knowledge: Knowledge | None = None
         self.pile_digests = torch.empty(0, dtype=torch.long)  # of all unlabelled images seen, sorted
-        self.keep: Callable[[bool], None] | None = None
-        self.progress: Callable[[Any], None] | None = None
 
     @cached_property
     def store(self) -> EmbeddingStore:
@@ -104,7 +102,7 @@ class PhotoLearner:
     def __deepcopy__(self, memo: dict[int, Any]) -> "PhotoLearner":
         """Knowledge is immutable and the encoder frozen: copies share them."""
         made = PhotoLearner.__new__(PhotoLearner)
-        vars(made).update({**self.__getstate__(), "keep": None, "progress": None})
+        vars(made).update(self.__getstate__())
         return made
 
     # ----- images to rows
@@ -316,9 +314,9 @@ class PhotoModel:
         return comparable(self.knowledge.head, rows)
 
 
-def chunks(found: Embedded, size: int = ROWS_AT_A_TIME) -> Iterator[Tensor]:
+def chunks(found: Embedded) -> Iterator[Tensor]:
     """The embeddings (n, width) in parts, read from disk one after another."""
-    for _, values in found.batches(size):
+    for _, values in found.batches(ROWS_AT_A_TIME):
         yield torch.from_numpy(values[:, 0])
 
 

@@ -239,7 +239,8 @@ def _kept_runs(files: Sequence[Path], kept: "Kept") -> list[ListedRun]:
 def _read_and_show_runs(
     folder: Path, files: Sequence[Path], begun: Sequence[Path], kept: "Kept", schedule: str | None, markdown: bool
 ) -> None:
-    from osscl.report.chapters import markdown as headline_markdown
+    from osscl.report.chapters import headline_table
+    from osscl.report.formats import to_markdown
     from osscl.runs.index import distinct_records, read_files
     from osscl.runs.kept import stamp_of
 
@@ -255,7 +256,7 @@ def _read_and_show_runs(
         unfinished = {file: spec for file, spec in unfinished.items() if spec and spec.schedule.name in wanted}
     if markdown:
         shown = [record for record in records if wanted is None or record.spec.schedule.name in wanted]
-        typer.echo(printable_lines(headline_markdown(shown)), nl=False)
+        typer.echo(printable_lines(to_markdown(headline_table(shown))), nl=False)
         return
     listed = _listed_runs(records)
     if len(found) == len(records):  # each file has a record of its own

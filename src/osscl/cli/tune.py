@@ -41,8 +41,8 @@ def tune(
     """Search hyperparameters on validation rows. Run the command again to resume, or in parallel to share the work."""
     from osscl.device import pick_device
     from osscl.runs.checkpoint import Options
-    from osscl.runs.spec import with_seed
-    from osscl.tools.tune import Search, on_validation_rows, space_of
+    from osscl.runs.spec import on_validation_rows, with_seed
+    from osscl.tools.tune import Search, space_of
 
     if (share := scenario["validation"]) is not None and not share > 0:
         raise SpecError(f"--validation must be positive here, got {share}; a search is scored on validation images")

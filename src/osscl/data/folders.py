@@ -25,7 +25,7 @@ LARGEST_SIZE = 1024  # pixels per side
 ReadProgress = Callable[[int, int], None]  # (images read, images in total)
 
 
-def _silent(read: int, of: int) -> None:
+def silent(done: int, of: int) -> None:
     pass
 
 
@@ -51,7 +51,7 @@ class Pictures:
         return len(self.files)
 
 
-def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress: ReadProgress = _silent) -> Pictures:
+def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress: ReadProgress = silent) -> Pictures:
     """Read labelled images from a folder with one folder per class."""
     require_format(size, channels)
     found = list_labeled(Path(folder))
@@ -98,7 +98,7 @@ def class_folders(folder: Path) -> list[str]:
 
 
 def load_pictures(
-    paths: str | Path | Sequence[str | Path], size: int = 32, channels: int = 3, progress: ReadProgress = _silent
+    paths: str | Path | Sequence[str | Path], size: int = 32, channels: int = 3, progress: ReadProgress = silent
 ) -> Pictures:
     """Read unlabelled images: files, and folders searched recursively."""
     require_format(size, channels)
@@ -185,7 +185,7 @@ def _visible(folder: Path) -> list[Path]:
 
 
 def decoded(
-    files: Sequence[Path], size: int, channels: int, progress: ReadProgress = _silent
+    files: Sequence[Path], size: int, channels: int, progress: ReadProgress = silent
 ) -> tuple[Tensor, tuple[Path, ...], tuple[str, ...]]:
     """Decoded rows, their files, and problems of the others. Threads suffice: Pillow releases the interpreter lock."""
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -106,12 +106,12 @@ def _lines(path: Path) -> list[str]:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def pictures_in(folder: Path, kinds: Container[str] = PICTURES) -> list[Path]:
+def pictures_in(folder: Path) -> list[Path]:
     """The image files directly in a folder, without the other files of Caltech-256 and the hidden ones of macOS."""
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: expected a folder of images")
     visible = [path for path in folder.iterdir() if not path.name.startswith(".")]
-    found = [path for path in visible if path.suffix.lower() in kinds and not path.is_dir()]
+    found = [path for path in visible if path.suffix.lower() in PICTURES and not path.is_dir()]
     if not found:
         raise DataError(f"{folder} contains no images")
     return sorted(found)

@@ -415,11 +415,6 @@ class EmbeddingHead:
         """Probabilities (n, k)."""
         return self.logits(rows).softmax(1)
 
-    def top(self, rows: Tensor, number: int = 3) -> tuple[Tensor, Tensor]:
-        """The most probable classes: probabilities and columns, both (n, min(number, k)), best first."""
-        found = self.predict_proba(rows).topk(min(number, len(self.names)), dim=1)
-        return found.values, found.indices
-
     def right(self, way: Candidate | None = None) -> float:
         """Share of left-out rows that a candidate, or the average, had right; 0 without any."""
         trials, ways = self.trials, candidates(len(self.sums.means))

@@ -23,10 +23,10 @@ SHRINKAGE = 0.9  # of the within-class covariance that measures distances
 ROUNDS = 10  # of k-means after the tree
 
 
-def comparable(head: EmbeddingHead, rows: Tensor, layers: Sequence[int] | None = None) -> Tensor:
-    """Rows (n, sum of widths) whitened by the within-class covariance: (n, sum of chosen widths)."""
+def comparable(head: EmbeddingHead, rows: Tensor) -> Tensor:
+    """Rows (n, sum of widths) whitened by the within-class covariance: (n, sum of the first widths)."""
     x, parts = split_layers(rows, head.sums.widths), []
-    for layer in range(min(LAYERS, len(x))) if layers is None else layers:
+    for layer in range(min(LAYERS, len(x))):
         spread = head.sums.spread(layer)
         parts.append((x[layer] @ spread.vectors) * spread.weights(SHRINKAGE).sqrt())
     return torch.cat(parts, 1).float()

@@ -162,9 +162,9 @@ def only_tries(schedule: Schedule) -> bool:
     return is_capped or schedule.small_net or schedule.name in TRIALS
 
 
-def versus(table: str, better: str, worse: str, against: str | None = None) -> Comparison:
-    """Two cells by name; `against` is the table of the second if it is not the first one's."""
-    return Comparison(table, cell_of(table, better), cell_of(against or table, worse))
+def versus(table: str, better: str, worse: str) -> Comparison:
+    """Two cells of a table, by name."""
+    return Comparison(table, cell_of(table, better), cell_of(table, worse))
 
 
 def findings(claims: Iterable[Claim], records: Records, trials: bool = False) -> list[Finding]:

@@ -11,7 +11,7 @@ from osscl.methods import CONFIGURATIONS, method_name
 from osscl.methods.base import PAPER, SMOKE, Schedule
 from osscl.metrics import sample_std
 from osscl.paper.tables import published_of
-from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row, to_markdown
+from osscl.report.formats import SPREAD, Column, Number, ResultTable, Row
 from osscl.report.naming import (
     changes,
     device_words,
@@ -386,7 +386,3 @@ def _gate_ends(run: RunRecord) -> tuple[float | None, float | None]:
     values = [step.gate.auroc_seen for step in run.steps if step.gate is not None]
     known = [value for value in values if value is not None]
     return (known[0], known[-1]) if known else (None, None)
-
-
-def markdown(records: Iterable[RunRecord]) -> str:
-    return to_markdown(headline_table(records))

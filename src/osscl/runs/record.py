@@ -5,7 +5,6 @@ import functools
 import json
 import operator
 import os
-import platform
 import re
 import subprocess
 from collections.abc import Mapping
@@ -312,7 +311,3 @@ def commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return head.stdout.strip() + ("+changes" if changed.stdout.strip() else "")
-
-
-def python_version() -> str:
-    return platform.python_version()

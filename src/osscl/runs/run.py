@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import platform
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -38,7 +39,6 @@ from osscl.runs.record import (
     Provenance,
     RunRecord,
     StepRecord,
-    python_version,
     read_record,
     write_record,
 )  # fmt: skip
@@ -150,7 +150,7 @@ def make_record(
         precision=str(precision_of(device)).removeprefix("torch."),
         osscl=__version__,
         torch=now.torch,
-        python=python_version(),
+        python=platform.python_version(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         seconds=round(saver.seconds(), 2),
         sessions=position.sessions,

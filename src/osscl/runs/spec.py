@@ -317,3 +317,10 @@ def demo_specs(seed: int, smallest: bool = False) -> dict[str, RunSpec]:
     schedule = SMOKE if smallest else DEMO
     configs = {"labels only": LABELS_ONLY, "URSL": URSL, "URSL-plus unlimited": URSL_PLUS_UNLIMITED}
     return {name: make_spec("digits", config, schedule, seed) for name, config in configs.items()}
+
+
+def on_validation_rows(spec: RunSpec) -> RunSpec:
+    """Hold out a tenth of the main training set, as the paper did to choose its hyperparameters."""
+    if spec.scenario.validation_share:
+        return spec
+    return replace(spec, scenario=replace(spec.scenario, validation_share=0.1))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from osscl.agent.embeddings import Embedded, file_key, silent
+from osscl.agent.embeddings import Embedded, file_key
 from osscl.agent.photos import PhotoLearner
-from osscl.data.folders import ReadProgress, suffixes
+from osscl.data.folders import ReadProgress, silent, suffixes
 from osscl.data.pictures import read_content
 from osscl.errors import DamagedFile, DataError, UserError
 from osscl.storage import read_sealed, write_sealed

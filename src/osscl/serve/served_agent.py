@@ -52,9 +52,7 @@ class LoadedAgent:
             )
         if not classifier.history:
             raise UserError(f"{folder} has not learned anything yet: finish its first step with `osscl fit`")
-        return cls(
-            classifier, classifier.learner, classifier.model, version_of([step.content for step in classifier.history])
-        )
+        return cls(classifier, classifier.learner, classifier.model, version_of(classifier.contents))
 
     @cached_property
     def examples(self) -> dict[str, bytes]:
@@ -176,7 +174,7 @@ class ServedAgent:
 
     def earlier(self) -> list[EarlierModel]:
         """Models to go back to, without the one in use and those that cannot be read."""
-        own, found = [step.content for step in self.agent().classifier.history], []
+        own, found = self.agent().classifier.contents, []
         for name in earlier_models(self.folder):
             try:
                 entry = read_entry(self.folder, name, tensors=False)

@@ -325,7 +325,7 @@ class ServerState:
         return self.labels.shown()
 
     def teach(self) -> TeachingState:
-        contents = [step.content for step in self.served.agent().classifier.history]
+        contents = self.served.agent().classifier.contents
         return self.teaching.start([*self.labels.read().values()], contents)
 
     # ----- the test

@@ -41,7 +41,7 @@ def _taught(folder: Path, own: Path, step: PendingStep, reporter: Reporter, devi
     reporter.phase("reading the agent")
     agent = LoadedAgent.read(folder, device)
     pile = _read_pile(own, step, agent, reporter)
-    is_resumed = [one.content for one in agent.classifier.history] != [*step.before]
+    is_resumed = agent.classifier.contents != [*step.before]
     before = _judged_before(own, step) if is_resumed else _judged(own, step, agent, pile, reporter)
     notes = _learn(folder, own, step, agent, pile, reporter)
     reporter.can_stop = False

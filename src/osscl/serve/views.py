@@ -9,11 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from osscl.agent.embeddings import Embedded, silent
+from osscl.agent.embeddings import Embedded
 from osscl.agent.photos import PhotoModel, image_rows
 from osscl.agent.sorting import group_unknown
 from osscl.config import from_plain
-from osscl.data.folders import ReadProgress
+from osscl.data.folders import ReadProgress, silent
 from osscl.errors import DataError, UserError
 from osscl.runs.model import compare_with_truth
 from osscl.serve.answers import Accuracy, PileSection, TestedClass, TestState

@@ -266,17 +266,17 @@ def check_saved_and_reloaded(make: Maker, stream: Stream) -> None:
 
 def check_continues_exactly(make: Maker, stream: Stream) -> None:
     """Stopped at a checkpoint inside learn() and reloaded, it ends in the same bits and reports."""
-    edges: list[bool] = []
-    agent = make(edges.append)
+    ends: list[bool] = []
+    agent = make(ends.append)
     reports, images = _learn(agent, stream), held_out(stream).images
     _claim(
         "continues exactly",
-        bool(edges),
+        bool(ends),
         "learn() never calls runtime.maybe_checkpoint()",
     )
-    for k in _moments(edges):
+    for k in _moments(ends):
         resumed, told = _interrupted(make, stream, k)
-        where = f"stopped at maybe_checkpoint() number {k + 1} of {len(edges)} and reloaded"
+        where = f"stopped at maybe_checkpoint() number {k + 1} of {len(ends)} and reloaded"
         same = torch.equal(_answers(agent, images), _answers(resumed, images))
         _claim("continues exactly", same, f"{where}, it ends in different predictions")
         for t, (one, other) in enumerate(zip(reports, told, strict=True)):
@@ -365,11 +365,11 @@ def _loaded(claim: str, agent: Method, state: State) -> Method:
     return agent
 
 
-def _moments(edges: list[bool], most: int = 4) -> list[int]:
+def _moments(ends: list[bool]) -> list[int]:
     """A few calls of maybe_checkpoint() from the whole run, including ends of phases."""
     chosen: set[int] = set()
-    for calls in (range(len(edges)), [k for k, edge in enumerate(edges) if edge]):
-        chosen |= {calls[round(i * (len(calls) - 1) / (most - 1))] for i in range(most) if calls}
+    for calls in (range(len(ends)), [k for k, is_end in enumerate(ends) if is_end]):
+        chosen |= {calls[round(i * (len(calls) - 1) / 3)] for i in range(4) if calls}
     return sorted(chosen)
 
 

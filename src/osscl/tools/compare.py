@@ -99,12 +99,10 @@ class Pairs:
 
     def difference(self, of_first: ValueOf, of_second: ValueOf | None = None) -> PairedDifference:
         """The difference in a value, over the pairs in which both records have it."""
-        both = [(a.spec.seed, of_first(a), (of_second or of_first)(b)) for a, b in self._together()]
+        pairs = zip(self.first, self.second, strict=True)
+        both = [(a.spec.seed, of_first(a), (of_second or of_first)(b)) for a, b in pairs]
         known = [(seed, a, b) for seed, a, b in both if a is not None and b is not None]
         return PairedDifference(*(tuple(row[i] for row in known) for i in range(3)))  # type: ignore[arg-type]
-
-    def _together(self) -> list[tuple[RunRecord, RunRecord]]:
-        return list(zip(self.first, self.second, strict=True))
 
 
 def same_stream(one: RunRecord, other: RunRecord) -> bool:

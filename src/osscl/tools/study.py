@@ -24,7 +24,7 @@ from osscl.methods.ursl import Ursl, UrslConfig
 from osscl.runs.evaluate import evaluate
 from osscl.runs.model import load_model, read_spec
 from osscl.runs.run import load_banks, setting_of
-from osscl.runs.spec import RunSpec
+from osscl.runs.spec import RunSpec, on_validation_rows
 from osscl.stream.build import Stream, build_stream
 from osscl.vision.encoder import Encoder, in_chunks
 
@@ -53,13 +53,12 @@ def study_references(
     """Train each variant on U_1; the first result is that of random weights. All are judged on validation rows."""
     if not spec.scenario.related and not spec.scenario.unrelated:
         raise SpecError("this experiment has no unlabelled images, so there is no U_1 to study")
-    for field in changed_fields(variants):
+    for field in (change.partition("=")[0].strip() for variant in variants for change in variant):
         if field in ("pretrained", "epochs_first", "epochs_later"):
             raise SpecError(f"a study trains on U_1 for --epochs epochs: remove {field}")
     where = pick_device(device)
     prepare(where)
-    if not spec.scenario.validation_share:
-        spec = replace(spec, scenario=replace(spec.scenario, validation_share=0.1))
+    spec = on_validation_rows(spec)
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
     config: UrslConfig = spec.method
     random = _study(spec, stream, config.reference, (), where, trains=False)
@@ -107,10 +106,6 @@ def effective_rank(features: Tensor) -> float:
     values = torch.linalg.eigvalsh(x.T @ x).clamp(min=0).sqrt()
     p = values / values.sum().clamp(min=1e-12)
     return float(torch.exp(-(p * p.clamp(min=1e-12).log()).sum()))
-
-
-def changed_fields(variants: Sequence[Sequence[str]]) -> list[str]:
-    return [change.partition("=")[0].strip() for variant in variants for change in variant]
 
 
 def n_shot(encoder: Encoder, stream: Stream, center: Tensor | None = None) -> dict[str, float | None]:

@@ -307,13 +307,6 @@ def best_trial(trials: Sequence[TrialSummary]) -> TrialSummary | None:
     return max(finished, key=lambda trial: (trial.final or 0.0, -trial.number), default=None)
 
 
-def on_validation_rows(spec: RunSpec) -> RunSpec:
-    """Hold out a tenth of the main training set, as the paper did to choose its hyperparameters."""
-    if spec.scenario.validation_share:
-        return spec
-    return replace(spec, scenario=replace(spec.scenario, validation_share=0.1))
-
-
 def unwatched_trial(title: str) -> AbstractContextManager[Watcher]:
     return nullcontext(Unwatched())
 
