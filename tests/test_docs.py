@@ -58,7 +58,7 @@ try:
     main()
 except SystemExit as ended:
     assert not ended.code, ended.code
-from osscl.report.page import row_words
+from osscl.report.naming import row_words
 assert row_words("rehearsal").startswith("Rehearsal: cross-entropy"), row_words("rehearsal")
 (folder,) = __import__("pathlib").Path("runs").iterdir()
 model = osscl.load(folder)

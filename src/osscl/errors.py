@@ -2,7 +2,7 @@
 
 import contextlib
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 
 
@@ -88,3 +88,9 @@ def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
     near = get_close_matches(text.rpartition(".")[2], names, n=1, cutoff=0.5)  # only the last part of a.b is unknown
     hint = f"did you mean {near[0]!r}? " if near else ""
     return SpecError(f"unknown {kind} {text!r}; {hint}allowed: {', '.join(names)}")
+
+
+def require_known(kind: str, name: object, allowed: Collection[str]) -> None:
+    """Raise the error of `unknown` unless the name is in `allowed`."""
+    if name not in allowed:
+        raise unknown(kind, name, allowed)

@@ -74,6 +74,17 @@ def draft_folder(path: Path) -> Iterator[Path]:
             os.close(held)
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A draft folder that is renamed to `path` at the end, so that `path` is complete or absent."""
+    try:
+        with draft_folder(path) as draft:
+            yield draft
+            draft.rename(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error} ({error.filename})") from error
+
+
 def _held_folder(path: Path) -> tuple[Path, int | None]:
     """A new draft and the descriptor that marks it as in use, as long as this process lives."""
     while True:

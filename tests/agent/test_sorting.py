@@ -22,12 +22,12 @@ from osscl.agent.sorting import (
     as_folder_name,
     class_folder_names,
     contact_sheet,
-    new_folder,
     place_pictures,
     rank,
 )
 from osscl.data.benchmarks import load_bank
 from osscl.errors import DataError, UserError
+from osscl.storage import new_folder
 from refusals import naming
 
 GREY = ["--size", "8", "--grey", "--device", "cpu", "--memory", "20", "--augmentation", "glyphs"]

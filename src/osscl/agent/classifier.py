@@ -41,7 +41,7 @@ from osscl.agent.store import (
 from osscl.config import convert, plain
 from osscl.data.images import Array
 from osscl.device import pick_device
-from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, reason_of, unknown
+from osscl.errors import OTHER_VERSION, DataError, SpecError, UserError, reason_of, require_known
 from osscl.methods.base import Progress, Schedule
 from osscl.runs.checkpoint import Checkpointer, Options, Unwatched, Watcher, set_aside_on_divergence
 from osscl.runs.evaluate import refuse_divergent_loss
@@ -353,8 +353,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Change the class `old` as one more step of the history; `names` maps old names to new ones."""
         if self.begun is not None or not self.history:
             raise UserError("nothing learned yet, or a step was interrupted: finish the step first")
-        if old not in self.class_names:
-            raise unknown("class", old, self.class_names)
+        require_known("class", old, self.class_names)
         if not any(names.values()):
             raise UserError(f"{old!r} is the only class: delete the agent's folder instead")
         with self._rollback_on_failure():

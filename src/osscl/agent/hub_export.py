@@ -24,7 +24,7 @@ from osscl.agent.store import FORMAT, LearnedStep, contents_of
 from osscl.config import plain
 from osscl.errors import DataError, UserError
 from osscl.learn.unknown import FEW
-from osscl.storage import draft_folder, refuse_to_overwrite, write_state
+from osscl.storage import new_folder, refuse_to_overwrite, write_state
 from osscl.text import counted, printable
 from osscl.vision.pretrained import LITE0, encoder_files, write_lite0
 
@@ -72,17 +72,12 @@ def export_hub(agent: ContinualClassifier, folder: Path | None, out: Path) -> No
     model = exportable(agent)
     source = folder / "encoder" if folder is not None and (folder / "encoder").is_dir() else None
     licence = encoder_licence(model.learner.settings.encoder)
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with draft_folder(out) as draft:
-            _write_text(draft / CONFIG, json.dumps(_config(agent, model, licence), indent=2, ensure_ascii=False) + "\n")
-            _write_text(draft / CARD, model_card(agent, model, licence))
-            write_state(draft / "model", _entry(agent, model))
-            _write_encoder(model.learner.settings.encoder, source, draft / "encoder")
-            refuse_to_overwrite(out)
-            draft.rename(out)
-    except OSError as error:
-        raise UserError(f"{out} cannot be written: {error.strerror or error}") from None
+    with new_folder(out) as draft:
+        _write_text(draft / CONFIG, json.dumps(_config(agent, model, licence), indent=2, ensure_ascii=False) + "\n")
+        _write_text(draft / CARD, model_card(agent, model, licence))
+        write_state(draft / "model", _entry(agent, model))
+        _write_encoder(model.learner.settings.encoder, source, draft / "encoder")
+        refuse_to_overwrite(out)
 
 
 def exported_config(folder: Path) -> dict[str, Any] | None:

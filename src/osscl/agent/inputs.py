@@ -75,7 +75,7 @@ class PixelStep:
     def only(self, rows: Sequence[int]) -> Self:
         labels = tuple(self.labels[row] for row in rows)
         digests = tuple(self.digests[row] for row in rows)
-        skipped = len(self.labels) - len(rows)
+        skipped = self.skipped + len(self.labels) - len(rows)
         return replace(self, images=self.images[list(rows)], labels=labels, digests=digests, skipped=skipped)
 
     def as_step(self, t: int, known: Sequence[str], row_cap: int | None, device: torch.device) -> Step:

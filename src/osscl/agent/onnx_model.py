@@ -16,7 +16,7 @@ from osscl.data.folders import named_files
 from osscl.data.images import Array
 from osscl.data.pictures import hearing_warnings, read_photo
 from osscl.errors import OTHER_VERSION, DamagedFile, DataError, UserError
-from osscl.runs.model import Prediction, joined
+from osscl.runs.model import Prediction, calibrated_prediction, joined
 
 FORMAT = "osscl agent 2"  # of the metadata in the file
 INPUT, OUTPUTS = "pictures", ("probabilities", "known_share", "known")
@@ -119,10 +119,7 @@ class OnnxModel:
             raise DataError(f"images must be uint8 (n, 3, {size}, {size}), got {pictures.dtype} {pictures.shape}")
         parts = [self.session.run(OUTPUTS, {INPUT: part}) for part in _parts(pictures)]
         probabilities, share, known = (torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True))
-        best = probabilities.max(1)
-        names = tuple(self.classes[c] for c in best.indices.tolist())
-        known = known if reject is None else share >= reject
-        return Prediction(best.indices, names, best.values, share, known, self.classes, probabilities, calibrated=True)
+        return calibrated_prediction(probabilities, share, known if reject is None else share >= reject, self.classes)
 
 
 def as_batch(pictures: Sequence[Image.Image]) -> Array:

@@ -23,12 +23,12 @@ from osscl.agent.store import HeadChoice, StepOutcome
 from osscl.config import require
 from osscl.data.folders import ReadProgress, named_files, silent
 from osscl.device import one_thread, prepare
-from osscl.errors import DataError, UserError, unknown
+from osscl.errors import DataError, UserError, require_known
 from osscl.learn.embedded import DISCRIMINANTS, MEANS, split_layers
 from osscl.learn.grouping import comparable
 from osscl.learn.unknown import summarise_pile
 from osscl.places import cache_dir
-from osscl.runs.model import Prediction, joined
+from osscl.runs.model import Prediction, calibrated_prediction, joined
 from osscl.storage import draft_folder
 from osscl.vision.pretrained import CombinedViews, PretrainedEncoder, load_encoder
 
@@ -210,8 +210,7 @@ class PhotoLearner:
 
     def _known(self, name: str) -> Knowledge:
         assert self.knowledge is not None
-        if name not in self.knowledge.classes:
-            raise unknown("class", name, self.knowledge.classes)
+        require_known("class", name, self.knowledge.classes)
         return self.knowledge
 
     # ----- use and storage
@@ -278,10 +277,8 @@ class PhotoModel:
         with one_thread():
             probabilities = self.knowledge.head.predict_proba(rows).float()
             share = self.knowledge.unknown.known_share(rows).float()
-        best = probabilities.max(1)
-        names = tuple(self.classes[c] for c in best.indices.tolist())
         known = share >= (self.reject if reject is None else reject)
-        return Prediction(best.indices, names, best.values, share, known, self.classes, probabilities, calibrated=True)
+        return calibrated_prediction(probabilities, share, known, self.classes)
 
     def baseline_names(self, rows: Tensor) -> dict[str, tuple[str, ...]]:
         """The predictions of the two plain baselines for embeddings (n, width)."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from osscl.config import from_plain, override, plain, require
 from osscl.data.benchmarks import GLYPHS
-from osscl.errors import SpecError, unknown
+from osscl.errors import SpecError, require_known
 from osscl.methods import method_name
 from osscl.methods.base import Schedule
 from osscl.methods.reference import ReferenceConfig
@@ -87,8 +87,7 @@ def make_recipe(
     config = sized(configuration(method) if isinstance(method, str) else method, length)
     config = override(_with_floor(config, length), changes)
     if isinstance(augmentation, str):
-        if augmentation not in AUGMENTATIONS:
-            raise unknown("augmentation", augmentation, AUGMENTATIONS)
+        require_known("augmentation", augmentation, AUGMENTATIONS)
         augmentation = AUGMENTATIONS[augmentation]
     return Recipe(config, length, memory, seed, augmentation)
 

@@ -1,31 +1,26 @@
 """Sort pictures into a folder per class, unknown ones into groups that may be new classes; a page that shows them."""
 
-import contextlib
 import csv
 import os
 import shutil
-from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
 import torch
 from jinja2 import Environment
-from PIL import ImageOps
 from torch import Tensor
 
 from osscl.agent.embeddings import Embedded
 from osscl.agent.photos import ROWS_AT_A_TIME, PhotoModel, chunks
 from osscl.data.folders import Pictures
-from osscl.data.pictures import read_photo
+from osscl.data.pictures import data_url, read_photo, square_jpeg
 from osscl.errors import DataError, UserError
 from osscl.learn.grouping import find_groups, group, largest_first, sample_of
 from osscl.learn.linear_head import center_and_normalize
 from osscl.runs.model import Model
-from osscl.storage import draft_folder
 from osscl.text import counted, csv_text
 
 UNKNOWN, TABLE, PAGE = "unknown", "sorted.csv", "index.html"
@@ -171,17 +166,6 @@ def require_new_folder(into: Path, beside: Sequence[Path]) -> None:
             raise UserError(f"{into} is inside {path}: give an output folder outside it")
 
 
-@contextlib.contextmanager
-def new_folder(into: Path) -> Iterator[Path]:
-    """A draft folder that is renamed to `into` at the end, so that `into` is complete or absent."""
-    try:
-        with draft_folder(into) as draft:
-            yield draft
-            draft.rename(into)
-    except OSError as error:
-        raise UserError(f"{into} cannot be written: {error.strerror or error} ({error.filename})") from error
-
-
 def place_pictures(
     pictures: Sequence[SortedPicture], into: Path, *, link: bool
 ) -> tuple[list[SortedPicture], list[SortedPicture]]:
@@ -256,10 +240,7 @@ class ShownPicture:
             picture = read_photo(self.file, THUMBNAIL).image
         except DataError:
             return self.address
-        picture = ImageOps.fit(picture, (THUMBNAIL, THUMBNAIL))
-        made = BytesIO()
-        picture.save(made, "JPEG", quality=80)
-        return "data:image/jpeg;base64," + b64encode(made.getvalue()).decode()
+        return data_url(square_jpeg(picture, THUMBNAIL))
 
 
 def contact_sheet(

@@ -292,9 +292,10 @@ def _teach(
         made.require_teachable(step)
         new_labels = [name for name, was in zip(step.labels, learned, strict=True) if was is None]
         _announce(made, step, new_labels)
-        left = None if max_minutes is None else max(0.0, max_minutes - (time.monotonic() - started) / 60)
-        with watching(folder.name) as watcher, made.saving_to(folder, Options(max_minutes=left, watcher=watcher)):
-            (made.update_step if made.history else made.fit_step)(step)
+        with watching(folder.name) as watcher:
+            options = Options(max_minutes=max_minutes, watcher=watcher).since(started)
+            with made.saving_to(folder, options):
+                (made.update_step if made.history else made.fit_step)(step)
     show_history(made)
     typer.echo(f"predict: {quoted('osscl', 'predict', folder, 'photo.jpg')}")
 
@@ -367,7 +368,7 @@ def _embed(
     if labeled is not None:
         if not files:
             raise UserError(found.skipped[0].reason)
-        require_every_class(labeled, given.labels, labels, [one.reason for one in found.skipped])
+        require_every_class(labeled, given, {given.files[one.index]: one.reason for one in found.skipped})
     digests = image_digests(found)
     _require_one_class_each(digests, labels, files)
     pile = learner.embed(others.files, _counting("unlabelled", check_time))

@@ -11,7 +11,7 @@ import typer
 
 from osscl.cli import options as opt
 from osscl.cli.table import show_table
-from osscl.errors import SpecError, UserError, unknown
+from osscl.errors import SpecError, UserError, require_known
 from osscl.text import counted, printable
 
 if TYPE_CHECKING:
@@ -42,8 +42,7 @@ def compare(
     from osscl.cli.show import console
     from osscl.tools.compare import MEASURES, pair_by_setting
 
-    if measure not in MEASURES:
-        raise unknown("measure", measure, MEASURES)
+    require_known("measure", measure, MEASURES)
     if not 0 < confidence < 1:
         raise SpecError(f"confidence must be in (0, 1), got {confidence}")
     known = functools.cache(lambda: looked_up(results, out))
@@ -217,7 +216,7 @@ def claims(
     from osscl.report.paper_comparison import claim_notes, claims_table, sorted_findings, summary
     from osscl.runs.spec import schedule as schedule_of
 
-    opt.refuse_format(format)
+    require_known("format", format, opt.TABLE_FORMATS)
     only = None if schedule is None else schedule_of(schedule)
     records = opt.recorded_in(results, out).records
     kept = {id: record for id, record in records.items() if only is None or record.spec.schedule == only}

@@ -9,7 +9,7 @@ import typer
 
 from osscl.cli.agent import Agent, report_problems
 from osscl.cli.options import Device
-from osscl.errors import UserError, unknown
+from osscl.errors import UserError, require_known
 from osscl.text import counted, printable
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def inspect(
     from osscl.agent.store import checkpoint_file, earlier_models, is_interrupted, model_file, read_command
     from osscl.storage import is_locked
 
-    if format not in ("table", "json"):
-        raise unknown("format", format, ("table", "json"))
+    require_known("format", format, ("table", "json"))
     command = read_command(agent)
     if command is not None and not model_file(agent).exists() and not checkpoint_file(agent).exists():
         typer.echo(f"nothing learned yet: the first step was interrupted; resume it with: {command}")

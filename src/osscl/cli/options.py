@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from osscl.cli.specs import seeds_of
-from osscl.errors import Diverged, Locked, UserError, unknown
+from osscl.errors import Diverged, Locked, UserError, require_known, unknown
 from osscl.text import printable
 
 if TYPE_CHECKING:
@@ -118,8 +118,7 @@ class TableRequest:
 
 def schedule_on(place: str, schedule: str | None) -> str:
     """The given schedule; by default, the one named after the table's data, paper or demo."""
-    if place not in PLACES:
-        raise unknown("place", place, PLACES)
+    require_known("place", place, PLACES)
     return place if schedule is None else schedule
 
 
@@ -137,12 +136,6 @@ def table_request(
     chosen = on_demo(picked(table, cells)) if on == "demo" else picked(table, cells)
     part = None if shard is None else shard_of(shard)
     return TableRequest(chosen, schedule_of(schedule), tuple(seeds_of(None, seeds)), part)
-
-
-def refuse_format(name: str) -> None:
-    """Refuse an unknown format of a table."""
-    if name not in TABLE_FORMATS:
-        raise unknown("format", name, TABLE_FORMATS)
 
 
 # ----- which records exist
@@ -245,10 +238,7 @@ class ExecutionOptions:
         """Yield the record of each run when it is finished; local runs share one limit of minutes."""
         from osscl.runs.engine import run_specs
 
-        options = self.options
-        if options.max_minutes is not None and self.engine.name == "local":
-            left = max(0.0, options.max_minutes - (time.monotonic() - self.started) / 60)
-            options = replace(options, max_minutes=left)
+        options = self.options.since(self.started) if self.engine.name == "local" else self.options
         return run_specs(specs, options, self.engine, watch_for(self.engine, options, self.track, title, quiet))
 
 

@@ -10,7 +10,7 @@ import typer
 
 from osscl.cli.agent import report_problems
 from osscl.cli.options import Device
-from osscl.errors import DataError, UserError, unknown
+from osscl.errors import DataError, UserError, require_known
 from osscl.text import csv_text, printable
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def predict(
     """Predict the class of each image, and whether it looks known."""
     from osscl.runs.model import load_model, require_threshold
 
-    if format not in OUTPUT_FORMATS:
-        raise unknown("format", format, OUTPUT_FORMATS)
+    require_known("format", format, OUTPUT_FORMATS)
     if folder.suffix == ".onnx" or folder.is_file():
         _predict_onnx(folder, images, (threshold, reject), top or 3, format)
         return
@@ -168,7 +167,7 @@ def _read(images: list[Path], loaded: "Model") -> "tuple[Tensor, list[str], bool
 
     files, problems = _image_files(images)
     rows, kept, unread = decoded(files, loaded.images.size, loaded.images.channels)
-    problems += unread
+    problems += unread.values()
     if not kept:
         raise _first_of(problems)
     report_problems(problems)
@@ -331,9 +330,9 @@ def sort(
     device: Device = "auto",
 ) -> None:  # fmt: skip
     """Sort pictures into one folder per class, and unknown ones into groups that can be named and learned next."""
-    from osscl.agent.sorting import PAGE, new_folder, place_pictures, require_new_folder, sheet_of
+    from osscl.agent.sorting import PAGE, place_pictures, require_new_folder, sheet_of
     from osscl.cli.show import quoted
-    from osscl.storage import write_text
+    from osscl.storage import new_folder, write_text
 
     require_new_folder(into, [*images, model])
     photos = photos_or_none(model, device, threshold, reject)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from osscl.errors import DataError, UserError, unknown
+from osscl.errors import DataError, UserError, require_known
 from osscl.text import counted, printable
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def report(
     from osscl.runs.kept import collection_paused
 
     form = "markdown" if form == "md" else form
-    if form not in (PAGE, *RENDERERS):
-        raise unknown("format", form, (PAGE, *RENDERERS))
+    require_known("format", form, (PAGE, *RENDERERS))
     if watch and form != PAGE:
         raise UserError("--watch requires --format html")
     refuse_missing(places)

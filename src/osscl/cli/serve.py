@@ -8,7 +8,7 @@ import typer
 
 from osscl.cli.agent import Agent
 from osscl.cli.options import Device
-from osscl.errors import UserError, unknown
+from osscl.errors import UserError, require_known
 
 if TYPE_CHECKING:
     from osscl.agent.classifier import ContinualClassifier
@@ -53,8 +53,7 @@ def export(
     from osscl.agent.classifier import ContinualClassifier
     from osscl.storage import refuse_to_overwrite
 
-    if format not in EXPORT_FORMATS:
-        raise unknown("format", format, EXPORT_FORMATS)
+    require_known("format", format, EXPORT_FORMATS)
     if check and format != "onnx":
         raise UserError("--check requires --format onnx; a hub folder stores the agent's numbers unchanged")
     refuse_to_overwrite(out)

@@ -8,7 +8,7 @@ import typer
 
 from osscl.cli import options as opt
 from osscl.cli.specs import ScheduleName
-from osscl.errors import SpecError, UserError
+from osscl.errors import SpecError, UserError, require_known
 from osscl.text import counted
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def table(
     track: opt.Track = None,
 ) -> None:
     """Print a table, figure or limitation of the paper with our numbers next to its own; run what is missing."""
-    opt.refuse_format(format)
+    require_known("format", format, opt.TABLE_FORMATS)
     asked = opt.schedule_on(on, schedule)
     if name == "list":
         show_table(tables_list(seeds, asked, on, results, out), format)

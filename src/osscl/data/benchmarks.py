@@ -7,7 +7,7 @@ from pathlib import Path
 from osscl import places
 from osscl.data import cache, demo, readers
 from osscl.data.images import Decoded, ImageBank, as_bank, content_hash, in_canonical_order
-from osscl.errors import DataError, unknown
+from osscl.errors import DataError, require_known
 from osscl.vision.augment import Augmentation
 
 
@@ -176,8 +176,7 @@ READERS: dict[str, Callable[[Path], Decoded]] = {
 
 def dataset(name: str) -> DatasetSpec:
     """The spec of a data set, by name."""
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+    require_known("data set", name, DATASETS)
     return DATASETS[name]
 
 

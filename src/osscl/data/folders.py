@@ -5,7 +5,7 @@ import functools
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,18 +57,18 @@ def load_folder(folder: str | Path, size: int = 32, channels: int = 3, progress:
     found = list_labeled(Path(folder))
     read, kept, problems = decoded(found.files, size, channels, progress)
     _require_some(kept, problems)
+    require_every_class(Path(folder), found, problems)
     label_of = dict(zip(found.files, found.labels, strict=True))
     labels = tuple(label_of[path] for path in kept)
-    require_every_class(Path(folder), found.labels, labels, problems)
-    return Pictures(read, kept, labels, (*found.notes, *problems))
+    return Pictures(read, kept, labels, (*found.notes, *problems.values()))
 
 
-def require_every_class(folder: Path, listed: Sequence[str], readable: Sequence[str], problems: Sequence[str]) -> None:
-    """Require a readable image of every class; `problems` explain why others could not be read."""
-    if unreadable := sorted({*listed} - {*readable}):
-        inside = folder / unreadable[0]
-        reason = next((f" ({problem})" for problem in problems if problem.startswith(f"{inside}{os.sep}")), "")
-        raise DataError(f"{inside} contains no readable image{reason}")
+def require_every_class(folder: Path, found: FileList, problems: Mapping[Path, str]) -> None:
+    """Require a readable image of every class; `problems` has the reason for each file that cannot be read."""
+    pairs = list(zip(found.files, found.labels, strict=True))
+    if unreadable := sorted({*found.labels} - {label for file, label in pairs if file not in problems}):
+        reason = next(problems[file] for file, label in pairs if label == unreadable[0])
+        raise DataError(f"{folder / unreadable[0]} contains no readable image ({reason})")
 
 
 def list_labeled(root: Path) -> FileList:
@@ -105,7 +105,7 @@ def load_pictures(
     found = list_unlabeled(paths)
     read, kept, problems = decoded(found.files, size, channels, progress)
     _require_some(kept, problems)
-    return Pictures(read, kept, problems=(*found.notes, *problems))
+    return Pictures(read, kept, problems=(*found.notes, *problems.values()))
 
 
 def list_unlabeled(paths: str | Path | Sequence[str | Path]) -> FileList:
@@ -166,11 +166,10 @@ def _images_in(entry: Path, inside: Sequence[Path]) -> list[Path]:
     raise DataError(f"{entry} contains no images{f' (found only {kinds[0]})' if kinds else ''}")
 
 
-def _require_some(kept: Sequence[Path], problems: Sequence[str]) -> None:
+def _require_some(kept: Sequence[Path], problems: Mapping[Path, str]) -> None:
     if not kept:
-        raise DataError(
-            f"{problems[0]}; none of the {len(problems)} files can be read" if problems[1:] else problems[0]
-        )
+        first, more = next(iter(problems.values())), f"; none of the {len(problems)} files can be read"
+        raise DataError(first + more * (len(problems) > 1))
 
 
 def _looks_like_an_image(path: Path) -> bool:
@@ -186,8 +185,8 @@ def _visible(folder: Path) -> list[Path]:
 
 def decoded(
     files: Sequence[Path], size: int, channels: int, progress: ReadProgress = silent
-) -> tuple[Tensor, tuple[Path, ...], tuple[str, ...]]:
-    """Decoded rows, their files, and problems of the others. Threads suffice: Pillow releases the interpreter lock."""
+) -> tuple[Tensor, tuple[Path, ...], dict[Path, str]]:
+    """Decoded rows, their files, and the problem of each other file, read in threads."""
 
     def try_to_read(file: Path) -> Tensor | str:
         try:
@@ -196,12 +195,13 @@ def decoded(
             return str(error)
 
     found = []
+    # Threads suffice: Pillow releases the interpreter lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool, without_warnings_of_pillow():
         for row in pool.map(try_to_read, files):
             found.append(row)
             progress(len(found), len(files))
     rows = [(file, row) for file, row in zip(files, found, strict=True) if isinstance(row, Tensor)]
-    problems = tuple(row for row in found if isinstance(row, str))
+    problems = {file: row for file, row in zip(files, found, strict=True) if isinstance(row, str)}
     return _stacked([row for _, row in rows], size, channels), tuple(file for file, _ in rows), problems
 
 

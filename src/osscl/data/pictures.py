@@ -8,6 +8,7 @@ import io
 import math
 import threading
 import warnings
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -119,6 +120,11 @@ def square_jpeg(image: Image.Image, side: int) -> bytes:
     made = io.BytesIO()
     ImageOps.fit(image, (side, side)).save(made, "JPEG", quality=QUALITY)
     return made.getvalue()
+
+
+def data_url(content: bytes, form: str = "jpeg") -> str:
+    """A picture as an address that a page can contain."""
+    return f"data:image/{form};base64,{b64encode(content).decode()}"
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """The page of an agent: its classes, steps, accuracy compared with the baselines, and what it calls unknown."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from markupsafe import Markup
 from osscl import __version__
 from osscl.agent.knowledge import Knowledge
 from osscl.agent.store import LearnedStep, history_of
+from osscl.data.pictures import data_url
 from osscl.report.formats import Column, Number, ResultTable, environment, to_html
 from osscl.report.page import page_part
 from osscl.text import counted
@@ -78,7 +78,7 @@ def class_cards(classes: Sequence[str], history: Sequence[LearnedStep], knowledg
         labeled = counted(counts[name], "labelled image") if name in counts else None
         step = f"since step {since[name]}" if name in since else None  # a renamed class came with none
         facts = ", ".join(word for word in (labeled, step) if word)
-        cards.append(ClassCard(name, facts, tuple(map(_uri, pictures.get(name, ())))))
+        cards.append(ClassCard(name, facts, tuple(map(data_url, pictures.get(name, ())))))
     return cards
 
 
@@ -96,10 +96,6 @@ def example_pictures(knowledge: Knowledge | None, budget: int = PICTURES) -> dic
             if place < len(jpegs) and (budget := budget - len(jpegs[place])) >= 0:
                 shown.setdefault(name, []).append(jpegs[place])
     return shown
-
-
-def _uri(jpeg: bytes) -> str:
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
 
 
 def why_no_pictures(knowledge: Knowledge | None) -> str | None:

@@ -16,6 +16,7 @@ from osscl.report.naming import (
     changes,
     device_words,
     method_label,
+    sentence_name,
     setting_words,
     unusual_in_prose,
 )
@@ -32,13 +33,6 @@ DATA_NAMES = {
     "tinyimagenet": "Tiny-ImageNet",
     "caltech256": "Caltech-256",
 }
-METHOD_NAMES = {
-    "ursl": "URSL", "ursl-plus": "URSL-plus, our extension,",
-    "ursl-plus-unlimited": "URSL-plus without a limit on its statistics, our extension,",
-    "ursl-as-printed": "URSL as printed", "co2l": "Co2L",
-    "co2l-j": "Co2L-j", "co2l-p": "Co2L-p", "gd": "GD", "dm": "DM", "gem": "GEM", "icarl": "iCaRL",
-    "labels-only": "labels alone",
-}  # fmt: skip
 SPACE = "\N{NO-BREAK SPACE}"
 FEW_UPDATES = 0.25  # of the subject's updates: at a shortened schedule, a method with fewer is not a baseline
 
@@ -53,6 +47,11 @@ class Entry:
     @property
     def first(self) -> RunRecord:
         return self.runs[0]
+
+    @property
+    def called(self) -> str:
+        """Its name in a sentence."""
+        return sentence_name(self.name)
 
     @cached_property
     def configuration(self) -> str | None:
@@ -269,21 +268,21 @@ def conclusion(chapter: Chapter) -> list[str]:
     under = "" if spec.schedule == PAPER else f" under the {spec.schedule.name} schedule"
     rows = " on validation images" if chapter.first.evaluated_on != "test" else ""
     n = f"{subject.n}{SPACE}seed{'s' * (len(subject.runs) != 1)}"
-    said = f"On {chapter.place}{under}{rows}, {_called(subject)} reaches a final accuracy of {subject.result} ({n})"
+    said = f"On {chapter.place}{under}{rows}, {subject.called} reaches a final accuracy of {subject.result} ({n})"
     more = []
     if competitor:
         whom = "the best competitor, " if subject.configuration in FAMILY else "the next best, "
         whom = "" if competitor.configuration == "labels-only" else whom  # our ablation is not a competitor
-        said += f", {_gap(subject, competitor)} {whom}{_called(competitor)} ({competitor.result}, {competitor.n})"
+        said += f", {_gap(subject, competitor)} {whom}{competitor.called} ({competitor.result}, {competitor.n})"
         if sure := _interval(subject, competitor):
-            more.append(f"The difference from {_called(competitor)} {sure}.")
+            more.append(f"The difference from {competitor.called} {sure}.")
     if subject.published:
         theirs = f"{subject.published[0]:.1f}{SPACE}±{SPACE}{subject.published[1]:.1f}{SPACE}%"
-        said += f"; the paper reports {theirs} for {_called(subject)}"
+        said += f"; the paper reports {theirs} for {subject.called}"
         more += _printed_rates(chapter)
     for one in chapter.highlighted[1:]:
         sure = _interval(one, subject)
-        words = f"{_called(one)} reaches {one.result} ({one.n}), {_gap(one, subject)} {_called(subject)}"
+        words = f"{one.called} reaches {one.result} ({one.n}), {_gap(one, subject)} {subject.called}"
         more.append(f"{words}{f'; this difference {sure}' if sure else ''}.")
     return [f"{said}.", *more, *_cautions(chapter)]
 
@@ -304,10 +303,6 @@ def _cautions(chapter: Chapter) -> list[str]:
     return ["Single runs: variation between seeds is not measured."] * few + [
         "The smoke schedule shows that the code runs, not how well it learns."
     ] * smoke
-
-
-def _called(entry: Entry) -> str:
-    return METHOD_NAMES.get(entry.name, entry.name)
 
 
 def _gap(first: Entry, second: Entry) -> str:

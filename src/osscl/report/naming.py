@@ -1,12 +1,13 @@
 """Names of settings, methods and seeds in tables and reports, different wherever the fields differ."""
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from osscl.config import content_id, plain
-from osscl.methods import CONFIGURATIONS
+from osscl.methods import CONFIGURATIONS, method_class
 from osscl.runs.record import RunRecord
 from osscl.runs.spec import RunSpec, configuration_name, sized, sizes_of
 from osscl.stream.scenario import ScenarioSpec
@@ -32,6 +33,55 @@ CHANGES = {  # of URSL, in the paper's terms
     ("gate.pseudo", "none"): "without T̂",
     ("gate.guide", "all"): "L_KD on all of U_t",
 }
+
+
+class MethodWords(NamedTuple):
+    """What the report says of a configuration."""
+
+    name: str  # in a sentence
+    row: str  # what its row shows
+
+
+# A method that is not listed has its own name, and is described by the first line of its docstring.
+METHOD_WORDS = {
+    "ursl": MethodWords(
+        "URSL",
+        "the paper's method: a reference network, trained on everything unlabelled, and a gate choose the "
+        "images that the learner may use",
+    ),
+    "ursl-as-printed": MethodWords("URSL as printed", "ursl with the optimisers that the paper prints"),
+    "ursl-plus": MethodWords(
+        "URSL-plus, our extension,", "our extension of ursl, within the bytes of the paper's memory"
+    ),
+    "ursl-plus-unlimited": MethodWords(
+        "URSL-plus without a limit on its statistics, our extension,",
+        "our extension of ursl, which keeps more than the paper's memory",
+    ),
+    "labels-only": MethodWords("labels alone", "our ablation: ursl's learner on labels alone"),
+    "co2l": MethodWords("Co2L", "contrastive continual learning, on labels alone"),
+    "co2l-authors": MethodWords("co2l-authors", "co2l as its authors run it"),
+    "co2l-j": MethodWords("Co2L-j", "co2l with an additional contrastive loss on unlabelled images"),
+    "co2l-p": MethodWords("Co2L-p", "co2l after pre-training on unlabelled images"),
+    "gd": MethodWords("GD", "global distillation: three teachers and confidence calibration"),
+    "dm": MethodWords("DM", "DistillMatch: pseudo-labels behind a novelty detector"),
+    "gem": MethodWords("GEM", "gradient episodic memory, on labels alone"),
+    "gem-joint": MethodWords("gem-joint", "gem with joint batch statistics"),
+    "icarl": MethodWords("iCaRL", "incremental classifier and representation learning, on labels alone"),
+    "reference-only": MethodWords("reference-only", "a yardstick: a head on the reference network, without a learner"),
+    "supervised": MethodWords("supervised", "a yardstick: the same network trained on all labels at once"),
+}
+
+
+def sentence_name(name: str) -> str:
+    """What a sentence calls a configuration."""
+    return METHOD_WORDS[name].name if name in METHOD_WORDS else name
+
+
+def row_words(name: str) -> str:
+    """What the row of a configuration shows."""
+    if name in METHOD_WORDS:
+        return METHOD_WORDS[name].row
+    return (inspect.getdoc(method_class(CONFIGURATIONS[name])) or "").partition("\n")[0]
 
 
 def setting_words(scenario: ScenarioSpec) -> str:

@@ -1,6 +1,5 @@
 """The report: one self-contained HTML file, as a function of records; also the numbers that its script draws."""
 
-import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,11 +15,11 @@ from scipy.special import stdtrit  # importing scipy.stats takes half a second
 from osscl import __version__
 from osscl.config import content_id, plain
 from osscl.data.images import ImageBank
-from osscl.methods import CONFIGURATIONS, method_class
+from osscl.methods import CONFIGURATIONS
 from osscl.metrics import drops
 from osscl.report.chapters import Chapter, Entry, chapters_of, conclusion, opening
 from osscl.report.formats import ResultTable, environment, to_html
-from osscl.report.naming import change_in_words, device_words, setting_words
+from osscl.report.naming import METHOD_WORDS, change_in_words, device_words, row_words, setting_words
 from osscl.report.paper_comparison import PaperComparison
 from osscl.report.thumbnails import Strip, StripImages, Tile, strips_of
 from osscl.runs.record import GateRecord, RunRecord
@@ -43,32 +42,6 @@ METHOD_STEPS = (
      "ours, the learner starts as the reference, and half of the prediction comes from a head on UR_t."),
     ("Memory", "M keeps equally many labelled images of every class seen. Unlabelled images are never kept."),
 )  # fmt: skip
-
-# What a row shows. A method that is not listed is described by the first line of its docstring.
-ROWS = {
-    "ursl": "the paper's method: a reference network, trained on everything unlabelled, and a gate choose the images "
-    "that the learner may use",
-    "ursl-as-printed": "ursl with the optimisers that the paper prints",
-    "ursl-plus": "our extension of ursl, within the bytes of the paper's memory",
-    "ursl-plus-unlimited": "our extension of ursl, which keeps more than the paper's memory",
-    "labels-only": "our ablation: ursl's learner on labels alone",
-    "co2l": "contrastive continual learning, on labels alone",
-    "co2l-authors": "co2l as its authors run it",
-    "co2l-j": "co2l with an additional contrastive loss on unlabelled images",
-    "co2l-p": "co2l after pre-training on unlabelled images",
-    "gd": "global distillation: three teachers and confidence calibration",
-    "dm": "DistillMatch: pseudo-labels behind a novelty detector",
-    "gem": "gradient episodic memory, on labels alone",
-    "gem-joint": "gem with joint batch statistics",
-    "icarl": "incremental classifier and representation learning, on labels alone",
-    "reference-only": "a yardstick: a head on the reference network, without a learner",
-    "supervised": "a yardstick: the same network trained on all labels at once",
-}
-
-
-def row_words(name: str) -> str:
-    """What the row of a configuration shows."""
-    return ROWS.get(name) or (inspect.getdoc(method_class(CONFIGURATIONS[name])) or "").partition("\n")[0]
 
 
 def build_page(
@@ -94,7 +67,7 @@ def build_page(
         demo_mark=Markup(DEMO_MARK),
         refresh=refresh,
         counts=", ".join(counted(number, word) for number, word in numbers if number),
-        rows={name: row_words(name) for name in dict.fromkeys((*ROWS, *CONFIGURATIONS)) if name in methods},
+        rows={name: row_words(name) for name in dict.fromkeys((*METHOD_WORDS, *CONFIGURATIONS)) if name in methods},
         sections=(sections | {"method": "Method", "runs": "Runs"}).items(),
         conclusion=chapters[data["opening"]]["conclusion"],
         paper=paper,

@@ -1,6 +1,5 @@
 """Pictures of what the gate accepted and rejected, where the data is available, within a size budget."""
 
-import base64
 import io
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from osscl.data.images import ImageBank
+from osscl.data.pictures import data_url
 from osscl.methods.base import PAPER
 from osscl.report.naming import unusual_fields
 from osscl.runs.record import RunRecord
@@ -197,4 +197,4 @@ def _sprite(number: int, pictures: "Sequence[np.ndarray[tuple[int, ...], np.dtyp
     else:
         Image.fromarray(sheet).save(written, "JPEG", quality=85)
     form = "png" if grey else "jpeg"
-    return Sprite(number, f"data:image/{form};base64,{base64.b64encode(written.getvalue()).decode()}", across, down)
+    return Sprite(number, data_url(written.getvalue(), form), across, down)

@@ -5,7 +5,7 @@ import functools
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,6 +56,12 @@ class Options:
         for name in ("data", "references"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else Path(given))
+
+    def since(self, started: float) -> "Options":
+        """The same with what is left of `max_minutes` since `started`, a value of `time.monotonic`."""
+        if self.max_minutes is None:
+            return self
+        return replace(self, max_minutes=max(0.0, self.max_minutes - (time.monotonic() - started) / 60))
 
 
 @dataclass

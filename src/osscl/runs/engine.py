@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from osscl.config import content_id
-from osscl.errors import Diverged, Locked, SpecError, Stopped, UserError, reason_of, unknown
+from osscl.errors import Diverged, Locked, SpecError, Stopped, UserError, reason_of, require_known
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.record import RunRecord, read_record, write_record
 from osscl.runs.run import refuse_missing_sets, run
@@ -45,8 +45,7 @@ class Engine:
     gpu_share: float | None = None  # share of a GPU per run; None: a whole one if there are any
 
     def __post_init__(self) -> None:
-        if self.name not in ENGINES:
-            raise unknown("engine", self.name, ENGINES)
+        require_known("engine", self.name, ENGINES)
         if self.name == "local" and (self.address is not None or self.gpu_share is not None):
             raise SpecError("--address and --gpu-share require --engine ray")
         share = self.gpu_share
@@ -88,11 +87,8 @@ def _here(specs: Sequence[RunSpec], options: Options, watch: Watch | None) -> It
     for last in (False, True):  # another process may finish a run while the others are running
         locked_specs = []
         for spec in waiting:
-            left = options.max_minutes
-            if left is not None:
-                left = max(0.0, left - (time.monotonic() - started) / 60)
             try:
-                yield run_one(spec, replace(options, max_minutes=left), watch)
+                yield run_one(spec, options.since(started), watch)
             except Locked as error:
                 locked_specs.append(spec)
                 if last or len(specs) == 1:

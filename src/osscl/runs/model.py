@@ -109,6 +109,13 @@ def compare_with_truth(prediction: Prediction, labels: tuple[str, ...], class_na
     return Evaluation(prediction, labels, learned, right)
 
 
+def calibrated_prediction(probabilities: Tensor, scores: Tensor, known: Tensor, classes: tuple[str, ...]) -> Prediction:
+    """The prediction of these probabilities (n, k) and calibrated scores (n,)."""
+    best = probabilities.max(1)
+    names = tuple(classes[c] for c in best.indices.tolist())
+    return Prediction(best.indices, names, best.values, scores, known, classes, probabilities, calibrated=True)
+
+
 def joined(parts: Sequence[Prediction]) -> Prediction:
     """Calibrated predictions of several batches as one."""
 

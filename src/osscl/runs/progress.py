@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from osscl.errors import UserError, unknown
+from osscl.errors import UserError, require_known
 from osscl.methods.base import Progress
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.record import StepRecord
@@ -176,8 +176,7 @@ def clock(seconds: float) -> str:
 
 def refuse_tracker(name: str) -> None:
     """Refuse a tracker that is unknown or not installed."""
-    if name not in TRACKERS:
-        raise unknown("tracker", name, TRACKERS)
+    require_known("tracker", name, TRACKERS)
     if find_spec("tensorboard") is None:
         raise UserError('--track tensorboard needs TensorBoard: pip install "osscl[track]"')
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osscl.config import from_plain, identifying, identifying_text, plain, require, text_id
-from osscl.errors import SpecError, unknown
+from osscl.errors import SpecError, require_known, unknown
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS_UNLIMITED, method_name
 from osscl.methods.base import DEMO, PAPER, SCHEDULES, SMOKE, Schedule
@@ -112,15 +112,13 @@ EXPERIMENTS = {
 
 def configuration(name: str) -> Any:
     """The method config of this name."""
-    if name not in CONFIGURATIONS:
-        raise unknown("method", name, CONFIGURATIONS)
+    require_known("method", name, CONFIGURATIONS)
     return CONFIGURATIONS[name]
 
 
 def schedule(name: str) -> Schedule:
     """The schedule of this name."""
-    if name not in SCHEDULES:
-        raise unknown("schedule", name, SCHEDULES)
+    require_known("schedule", name, SCHEDULES)
     return SCHEDULES[name]
 
 
@@ -136,8 +134,7 @@ def scheduled(given: Schedule | str) -> Schedule:
 
 def experiment(name: str) -> ScenarioSpec:
     """The scenario of this name."""
-    if name not in EXPERIMENTS:
-        raise unknown("experiment", name, EXPERIMENTS)
+    require_known("experiment", name, EXPERIMENTS)
     return EXPERIMENTS[name]
 
 

@@ -6,7 +6,6 @@ Workers do not need torch, so they start in a fraction of a second and are small
 import contextlib
 import resource
 import threading
-from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, TimeoutError
 from concurrent.futures.process import BrokenProcessPool
@@ -18,7 +17,7 @@ from typing import Any, TypeVar
 
 from PIL import Image
 
-from osscl.data.pictures import QUALITY, decode_photo, hearing_warnings, square_jpeg
+from osscl.data.pictures import QUALITY, data_url, decode_photo, hearing_warnings, square_jpeg
 from osscl.errors import DataError
 
 MOST_BYTES = 64 * 2**20  # of an uploaded picture
@@ -107,7 +106,7 @@ def decode_upload(content: bytes, name: str, least: int) -> DecodedUpload:
     _require_few_pixels(content, name)
     with hearing_warnings():
         found = decode_photo(content, Path(name), least)
-    small = "data:image/jpeg;base64," + b64encode(square_jpeg(found.image, SMALL)).decode()
+    small = data_url(square_jpeg(found.image, SMALL))
     return DecodedUpload(found.image.size, found.image.tobytes(), small, found.note)
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from osscl.data.images import Labeled
 from osscl.device import Replay, device_name, precision_of, prepare, synchronise
-from osscl.errors import unknown
+from osscl.errors import require_known
 from osscl.learn.optimiser import Descent, OptimiserConfig
 from osscl.losses.contrastive import nt_xent
 from osscl.methods import CONFIGURATIONS, URSL, method_class
@@ -277,8 +277,7 @@ def bench_methods(
 ) -> Iterator[MethodsRecord]:
     """Measure methods one after another; yield the record after each."""
     for name in names:
-        if name not in PASSES:
-            raise unknown("method", name, PASSES)
+        require_known("method", name, PASSES)
     prepare(device)
     record = MethodsRecord(
         device_name(device), str(precision_of(device)).removeprefix("torch."), torch.__version__, commit(),

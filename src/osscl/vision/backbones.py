@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from osscl.errors import unknown
+from osscl.errors import require_known
 
 
 class Backbone(nn.Module):
@@ -182,5 +182,4 @@ BACKBONES: dict[str, Callable[[int], Backbone]] = {  # name -> network for a num
 
 def require_backbone(name: str) -> None:
     """Refuse an unknown name."""
-    if name not in BACKBONES:
-        raise unknown("backbone", name, BACKBONES)
+    require_known("backbone", name, BACKBONES)
