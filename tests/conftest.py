@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from browser import FLAGS, PROGRAM, Window
-from refusals import check_refusal
+from refusals import refusal_of
 
 ALL = os.environ.get("OSSCL_ALL_TESTS") == "1"  # CI: a test that is skipped has failed, unless it needs a GPU
 
@@ -44,15 +44,7 @@ def typed(monkeypatch, type_command, tmp_path):
 
 @pytest.fixture
 def refuses(typed):
-    """Type a command and see it refuse: exit code 2, an error of this type, and one line that has these names."""
-
-    def call(*args, error, about):
-        code, _, line = typed(*args)
-        assert code == 2 and line.startswith("osscl: ") and line.count("\n") == 1, line
-        check_refusal(typed.raised, line, error, about)
-        return line
-
-    return call
+    return refusal_of(typed)
 
 
 @pytest.fixture(scope="module")

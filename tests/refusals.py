@@ -14,6 +14,23 @@ def naming(*whole):
     return "(?s)" + "".join(rf"(?=.*(?<![\w-]){re.escape(str(name))}(?![\w-]))" for name in whole)
 
 
+def refusal_of(typed, after_notices=False):
+    """A function that types a command and sees it refuse: exit code 2, this error type, one line with these names.
+
+    Notices may come before the line only if they are expected.
+    """
+
+    def call(*args, error, about):
+        code, _, shown = typed(*args)
+        line = shown.splitlines()[-1]
+        assert code == 2 and line.startswith("osscl: ") and "Traceback" not in shown, shown
+        assert after_notices or shown.count("\n") == 1, shown
+        check_refusal(typed.raised, line, error, about)
+        return shown
+
+    return call
+
+
 def check_refusal(raised, line, error, about):
     """The exception that a command ended with is of this type, not of a subclass, and its line has these names."""
     kind = UsageError if isinstance(raised, UsageError) else type(raised)

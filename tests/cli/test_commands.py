@@ -35,7 +35,7 @@ from osscl.runs.record import write_record
 from osscl.runs.run import run
 from osscl.runs.spec import configuration, experiment, make_spec, spec_from_plain
 from osscl.storage import locked, read_state, write_state
-from refusals import UsageError, check_refusal, naming
+from refusals import UsageError, check_refusal, naming, refusal_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 OSSCL = [sys.executable, "-m", "osscl"]
@@ -88,12 +88,11 @@ def contents(folder):
 def refused(osscl, tmp_path):
     """Call the command and expect a refusal: one line on stderr, about these names, and no file changed."""
 
+    refusal = refusal_of(osscl)
+
     def call(*args, error, about):
         before = contents(tmp_path)
-        code, _, line = osscl(*args)
-        assert code == 2
-        assert line.startswith("osscl: ") and line.endswith("\n") and line.count("\n") == 1
-        check_refusal(osscl.raised, line, error, about)
+        line = refusal(*args, error=error, about=about)
         assert contents(tmp_path) == before
         return line
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from osscl.errors import DataError, SpecError, UserError
-from refusals import UsageError, check_refusal
+from refusals import UsageError, refusal_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 
@@ -19,13 +19,7 @@ def osscl(typed):
 
 @pytest.fixture
 def refused(osscl):
-    def call(*args, error, about):
-        code, _, shown = osscl(*args)
-        assert code == 2 and shown.splitlines()[-1].startswith("osscl: ") and "Traceback" not in shown
-        check_refusal(osscl.raised, shown.splitlines()[-1], error, about)
-        return shown
-
-    return call
+    return refusal_of(osscl, after_notices=True)
 
 
 def test_the_report_of_the_recorded_runs_is_one_file(osscl, tmp_path):

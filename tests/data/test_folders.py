@@ -3,12 +3,14 @@
 import errno
 import os
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from osscl.data.folders import _picture, load_folder, load_pictures, read_picture
+from osscl.data.folders import _picture, load_folder, load_pictures, read_images, read_picture
 from osscl.errors import DataError
+from osscl.vision.encoder import ImageFormat
 from refusals import naming
 
 
@@ -130,3 +132,43 @@ def test_a_large_photograph_is_decoded_small_and_looks_the_same(tmp_path):
     assert _picture(tmp_path / "large.jpg", "RGB", 32).size == (320, 240)
     (small, whole) = (read_picture(tmp_path / name, 32, 3).float() for name in ("large.jpg", "same.png"))
     assert (small - whole).abs().mean() < 3 and (small - whole).abs().max() < 8  # of 255
+
+
+# ----- how an image is read
+
+
+RGB_8, GREY_8 = ImageFormat(3, 8, (0.5,) * 3, (0.5,) * 3), ImageFormat(1, 8, (0.5,), (0.5,))
+
+
+def saved(path, pixels, mode=None, **kwargs):
+    Image.fromarray(np.asarray(pixels), mode).save(path, **kwargs)
+    return path
+
+
+def test_an_image_is_turned_upright(tmp_path):
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[0, 0] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    plain, turned = saved(tmp_path / "a.png", pixels), saved(tmp_path / "b.png", pixels, exif=exif)
+    one, other = read_images([plain, turned], RGB_8)
+    assert torch.equal(other, one.flip(1, 2)) and not torch.equal(one, other)
+
+
+def test_transparent_pixels_are_white(tmp_path):
+    clear = np.zeros((8, 8, 4), np.uint8)
+    clear[0, 0, 3] = 255  # one black pixel
+    (image,) = read_images([saved(tmp_path / "clear.png", clear)], GREY_8)
+    assert image[0, 0, 0] == 0 and image.sum() == 63 * 255
+
+
+def test_more_than_eight_bits_are_refused(tmp_path):
+    deep = saved(tmp_path / "deep.png", np.full((4, 4), 1000, np.uint16))
+    with pytest.raises(DataError, match=naming(deep, 8)):
+        read_images([deep], GREY_8)
+
+
+def test_the_central_square_is_averaged(tmp_path):
+    wide = np.zeros((16, 32, 3), np.uint8)
+    wide[:, 8:24:2] = 200
+    assert set(read_images([saved(tmp_path / "wide.png", wide)], RGB_8).unique().tolist()) == {100}

@@ -25,7 +25,7 @@ from osscl.runs.checkpoint import Options
 from osscl.runs.engine import reference_key, run_specs
 from osscl.runs.record import record_to_plain
 from osscl.storage import locked
-from refusals import UsageError, check_refusal
+from refusals import UsageError, refusal_of
 
 RESULTS = Path(__file__).parents[2] / "results"
 NO_SHARDS = ("", "0/2", "3/2", "1", "a/b", "1/0", "-1/2", "1/2/3")
@@ -66,13 +66,7 @@ def osscl(world, type_command):
 
 @pytest.fixture
 def refused(osscl):
-    def call(*args, error, about):
-        code, _, line = osscl(*args)
-        assert code == 2 and line.startswith("osscl: ") and line.count("\n") == 1
-        check_refusal(osscl.raised, line, error, about)
-        return line
-
-    return call
+    return refusal_of(osscl)
 
 
 def records_of(folder):

@@ -1,7 +1,7 @@
-"""Specs in words and at a schedule's size; threads of small networks; methods in the table."""
+"""Specs in words, by names and at a schedule's size; which methods they may have; threads of small networks."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, make_dataclass, replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +9,16 @@ import torch
 
 from osscl.cli.measure import changes_of
 from osscl.config import content_id, override
-from osscl.methods import METHODS
+from osscl.errors import SpecError
+from osscl.methods import CONFIGURATIONS, METHODS
 from osscl.methods.base import DEMO, PAPER, SHORT, SMOKE
+from osscl.methods.gem import Gem, GemConfig
 from osscl.paper.plan import known_records
 from osscl.runs.checkpoint import Options
 from osscl.runs.record import record_to_plain
-from osscl.runs.run import run
+from osscl.runs.run import class_of, run, setting_of
 from osscl.runs.spec import (
+    EXPERIMENTS,
     configuration,
     demo_specs,
     describe_schedule,
@@ -25,6 +28,8 @@ from osscl.runs.spec import (
     sized,
     with_seed,
 )
+from osscl.tools.battery import toy_stream
+from refusals import naming
 
 
 @pytest.mark.parametrize(
@@ -133,3 +138,54 @@ def test_the_runs_of_the_demo_are_those_of_the_run_command(smallest, schedule):
 
 def test_the_demo_keeps_its_ids():
     assert [spec.id.rpartition("-")[2] for spec in demo_specs(0).values()][2] == "2354089647b1"  # as in results/demo
+
+
+# ----- which method a spec may have
+
+
+class Mine(Gem):
+    pass
+
+
+def test_a_users_method_does_not_take_a_config_of_the_package():
+    spec = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
+    assert class_of(spec, None) is class_of(spec, Gem) is Gem
+    with pytest.raises(SpecError, match=naming("GemConfig")):
+        class_of(spec, Mine)
+
+
+def test_a_users_class_is_not_named_like_a_method_of_the_package():
+    namesake = make_dataclass("Config", [], frozen=True)
+    namesake.__qualname__ = "Icarl.Config"
+    with pytest.raises(SpecError, match=naming("icarl", "Icarl.Config")):
+        make_spec(EXPERIMENTS["digits"], namesake(), SMOKE, 0)
+
+
+def test_a_spec_by_names_is_the_spec_of_what_they_name():
+    assert make_spec("digits", "gem", "smoke", 0) == make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "about"),
+    [
+        ({"method": "gem"}, ["method", "osscl.CONFIGURATIONS"]),
+        ({"schedule": "smoke"}, ["schedule", "Schedule"]),
+        ({"method": GemConfig}, ["method", "osscl.CONFIGURATIONS"]),
+        ({"scenario": "digits"}, ["scenario", "ScenarioSpec"]),
+        ({"seed": "0"}, ["seed", "'0'"]),
+        ({"seed": True}, ["seed", "True"]),
+    ],
+)
+def test_a_spec_of_the_wrong_kinds_is_refused(change, about):
+    with pytest.raises(SpecError, match=naming(*about)):
+        replace(make_spec(EXPERIMENTS["digits"], "gem", "smoke", 0), **change)
+
+
+def test_a_single_name_is_not_taken_for_a_tuple_of_names():
+    with pytest.raises(SpecError, match=naming("peripheral", "'letters'")):
+        replace(EXPERIMENTS["digits"], peripheral="letters")
+
+
+def test_the_seed_reaches_the_method():
+    spec, stream = make_spec(EXPERIMENTS["digits"], CONFIGURATIONS["gem"], SMOKE, 3), toy_stream()
+    assert setting_of(spec, stream).seed == 3

@@ -20,6 +20,7 @@ from osscl.vision.encoder import (
     new_encoder,
 )
 from refusals import naming
+from toy_agents import weights
 
 FORMAT = ImageFormat(3, 8, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 SMALL = EncoderConfig("small", dim=16)
@@ -33,10 +34,6 @@ def encoder(seed: int = 0, config: EncoderConfig = SMALL) -> Encoder:
 def images(n: int = 12, seed: int = 0) -> Tensor:
     rng = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (n, 3, 8, 8), generator=rng).to(torch.uint8)
-
-
-def weights(net: nn.Module) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in net.state_dict().items()}
 
 
 def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
