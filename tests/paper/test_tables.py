@@ -713,7 +713,7 @@ def test_claims_use_all_records(osscl, world):
         assert line.startswith(f"T-hat helps,{words}") and (",1,0," in line) == bool(asked)
     assert "smoke" not in osscl("claims", "--schedule", "paper", "--out", world / "runs", "--format", "csv")[1]
     told = " ".join(osscl("claims", "--schedule", "smoke", "--out", world / "runs")[1].split())
-    assert re.match(r"\d+ claims: \d+ tried[;.] ", told) and "holds" not in told and "decides nothing" in told
+    assert re.match(r"\d+ claims: \d+ tried[;,.] ", told) and "holds" not in told and "decides nothing" in told
 
 
 def test_a_note_is_shown_with_its_cells_only():

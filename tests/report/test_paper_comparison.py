@@ -6,7 +6,7 @@ from pathlib import Path
 from osscl.methods.base import PAPER
 from osscl.paper.plan import known_records
 from osscl.paper.tables import MAIN
-from osscl.report.paper_comparison import kept, main_results
+from osscl.report.paper_comparison import main_results, megabytes_kept
 
 RECORDS = known_records([Path(__file__).parents[2] / "results" / "h200"])[0]
 
@@ -46,5 +46,5 @@ def test_cells_with_neither_our_number_nor_the_papers_are_named_below_the_table(
 def test_kept_is_a_mean_in_megabytes_only_where_every_record_says_so():
     record = next(iter(RECORDS.values()))
     some = [replace(record, memory_bytes=count) for count in (1_000_000, 2_000_000)]
-    assert str(kept(some)) == "1.50 MB"
-    assert kept([*some, replace(record, memory_bytes=None)]) is None and kept([]) is None
+    assert str(megabytes_kept(some)) == "1.50 MB"
+    assert megabytes_kept([*some, replace(record, memory_bytes=None)]) is None and megabytes_kept([]) is None

@@ -427,8 +427,8 @@ def test_the_trial_of_a_killed_worker_is_retried_and_no_run_is_repeated(tmp_path
         subprocess.Popen([sys.executable, "-c", code, *words], **told)
         for code in (hasty + deadly + start, hasty + start)
     )
-    told_by = [worker.communicate(timeout=120)[1] for worker in (lost, other)]
-    assert (lost.returncode, other.returncode) == (-9, 0), told_by
+    errors = [worker.communicate(timeout=120)[1] for worker in (lost, other)]
+    assert (lost.returncode, other.returncode) == (-9, 0), errors
     time.sleep(3)  # the killed worker counts as lost now, if the other one ended before that
     subprocess.run([sys.executable, "-c", hasty + start, *words], **told, timeout=120, check=True)
     study = optuna_study(tmp_path / "tuning" / "trials.sqlite3")

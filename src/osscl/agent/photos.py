@@ -272,6 +272,15 @@ class PhotoModel:
         parts = [self.predict_rows(rows, reject) for rows in chunks(found)]
         return joined(parts) if parts else self.predict_rows(image_rows(found), reject)
 
+    def predict_files(
+        self, files: Sequence[Path], reject: float | None = None
+    ) -> tuple[tuple[Prediction, list[Path]] | None, list[str]]:
+        """Predictions and the files that could be read, or None if there are none; and the problems of the others."""
+        found = self.learner.embed(files)
+        problems = [one.reason for one in found.skipped]
+        kept = [files[i] for i in found.indices]
+        return (self.predict_embedded(found, reject), kept) if kept else None, problems
+
     def predict_rows(self, rows: Tensor, reject: float | None = None) -> Prediction:
         """Predictions for embeddings (n, width)."""
         with one_thread():

@@ -74,8 +74,8 @@ def predict_pixels(model: Model, pictures: Pictures, threshold: float | None, gr
     group_of: list[int | None] = [None] * len(pictures)
     if unknown:
         features = model.features(pictures.images)
-        placed = center_and_normalize(features, features.mean(0))[unknown]
-        for row, number in zip(unknown, group(placed, groups).tolist(), strict=True):
+        centered = center_and_normalize(features, features.mean(0))[unknown]
+        for row, number in zip(unknown, group(centered, groups).tolist(), strict=True):
             group_of[row] = number
     return SortPredictions(list(found.names), found.probabilities.tolist(), scores, known, group_of)
 

@@ -164,11 +164,8 @@ def _tested(made: "ContinualClassifier", folder: Path) -> "tuple[Path, Evaluatio
     _warn_if_learned(made.classes_by_digest(image_digests(found)))
     rows, labels = image_rows(found), tuple(given.labels[i] for i in found.indices)
     result = compare_with_truth(made.model.predict_rows(rows), labels, made.class_names)
-    baselines: dict[str, float] = {}
-    for name, names in made.model.baseline_names(rows).items():
-        right = [a == b for a, b in zip(names, labels, strict=True) if b in made.class_names]
-        baselines |= {name: 100 * sum(right) / len(right)} if right else {}
-    return folder, result, baselines
+    found_right = {name: result.accuracy_of(names) for name, names in made.model.baseline_names(rows).items()}
+    return folder, result, {name: 100 * share for name, share in found_right.items() if share is not None}
 
 
 def _warn_if_learned(learned: "list[str | None]") -> None:
@@ -183,19 +180,19 @@ def _show_test(made: "ContinualClassifier", folder: Path, result: "Evaluation", 
     typer.echo(f"test images in {folder}:")
     shown = new_table("class", "images", "correct %", "looks known %")
     for label in sorted(set(result.labels), key=lambda label: (label not in made.class_names, label)):
-        rows = [i for i, name in enumerate(result.labels) if name == label]
+        rows = result.rows_of(label)
         learned = label in made.class_names
         shares = _share(result.right if learned else None, rows), _share(result.prediction.known, rows)
-        shown.add_row(label if learned else f"{label} (not learned)", str(len(rows)), *shares)
+        shown.add_row(label if learned else f"{label} (not learned)", str(int(rows.sum())), *shares)
     console().print(shown)
     for words, which in (("learned classes", True), ("other classes", False)):
-        rows = [i for i, learned in enumerate(result.learned.tolist()) if learned is which]
+        rows = result.learned == which
         parts = [f"{_share(result.right, rows)} % correct"] if which else []
         parts += (
             [f"{_share(result.prediction.known, rows)} % look known"] if result.prediction.known is not None else []
         )
-        if rows and parts:
-            typer.echo(f"{len(rows)} images of {words}: {', '.join(parts)}")
+        if parts and (count := int(rows.sum())):
+            typer.echo(f"{count} images of {words}: {', '.join(parts)}")
     if baselines:
         typer.echo(f"baselines: {', '.join(f'{name} {value:.1f} % correct' for name, value in baselines.items())}")
     if result.auroc is not None:
@@ -210,10 +207,10 @@ def _mistakes(result: "Evaluation") -> list[tuple[str, str]]:
     return [(label, name) for label, name, learned in rows if learned and label != name]
 
 
-def _share(values: "Tensor | None", rows: "list[int]") -> str:
+def _share(values: "Tensor | None", rows: "Tensor") -> str:
     from osscl.cli.show import DASH
 
-    return DASH if values is None or not rows else f"{100 * float(values[rows].float().mean()):.1f}"
+    return DASH if values is None or not bool(rows.any()) else f"{100 * float(values[rows].float().mean()):.1f}"
 
 
 def _as_json(made: "ContinualClassifier") -> dict[str, Any]:
@@ -237,21 +234,14 @@ def _test_as_json(
     made: "ContinualClassifier", folder: Path, result: "Evaluation", baselines: "dict[str, float]"
 ) -> dict[str, Any]:
     """A test with its confusion: rows are true classes, columns are `classes`."""
-    true = sorted(set(result.labels))
-    confusion = [[0] * len(made.class_names) for _ in true]
-    for label, name in zip(result.labels, result.prediction.names, strict=True):
-        confusion[true.index(label)][made.class_names.index(name)] += 1
-    known = result.prediction.known
+    true, known = sorted(set(result.labels)), result.prediction.known
+    counts = result.confusion(true, made.class_names)
     return {
         "folder": str(folder),
         "images": len(result.labels),
         "accuracy": result.accuracy,
         "baselines": {name: value / 100 for name, value in baselines.items()},
         "auroc": result.auroc,
-        "known": {} if known is None else {c: _mean(known, result.labels, c) for c in true},
-        "confusion": {"true": true, "predicted": made.class_names, "counts": confusion},
+        "known": {} if known is None else {c: float(known[result.rows_of(c)].float().mean()) for c in true},
+        "confusion": {"true": true, "predicted": made.class_names, "counts": counts},
     }
-
-
-def _mean(values: "Tensor", labels: tuple[str, ...], label: str) -> float:
-    return float(values[[i for i, name in enumerate(labels) if name == label]].float().mean())

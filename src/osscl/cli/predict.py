@@ -16,6 +16,7 @@ from osscl.text import csv_text, printable
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from osscl.agent.onnx_model import OnnxModel
     from osscl.agent.photos import PhotoModel
     from osscl.agent.sorting import SortedPicture
     from osscl.data.images import ImageBank
@@ -55,7 +56,7 @@ def predict(
 
     require_known("format", format, OUTPUT_FORMATS)
     if folder.suffix == ".onnx" or folder.is_file():
-        _predict_onnx(folder, images, (threshold, reject), top or 3, format)
+        _predict_photos(_onnx_model(folder, threshold, reject), images, reject, top or 3, format)
         return
     if (photos := photos_or_none(folder, device, threshold, reject)) is not None:
         _predict_photos(photos, images, reject, top or 3, format)
@@ -115,38 +116,18 @@ def _first_of(problems: list[str]) -> DataError:
     return DataError(problems[0] + f", and {len(problems) - 1} more" * (len(problems) > 1))
 
 
-def _predict_photos(photos: "PhotoModel", images: list[Path] | None, reject: float | None, top: int, form: str) -> None:
-    if not images:
-        raise UserError("no images to predict: give image files or folders")
-    files, problems = _image_files(images)
-    found = photos.learner.embed(files)
-    problems += [one.reason for one in found.skipped]
-    if not len(found):
-        raise _first_of(problems)
-    report_problems(problems)
-    predictions = photos.predict_embedded(found, reject)
-    _show(predictions, [str(files[i]) for i in found.indices], [], top, form)
-    _explain_known(photos.reject if reject is None else reject, form)
-    if problems:
-        raise typer.Exit(2)
-
-
-def _explain_known(reject: float, form: str) -> None:
-    if form == "table":
-        limit = f"an image below {100 * reject:g} % counts as unknown (--reject)"
-        typer.echo(f"known %: share of known images with a lower score; {limit}")
-
-
-def _predict_onnx(
-    file: Path, images: list[Path] | None, limits: tuple[float | None, float | None], top: int, form: str
-) -> None:
-    """Predict with an exported file; if several images are given, unreadable ones are reported and skipped."""
+def _onnx_model(file: Path, threshold: float | None, reject: float | None) -> "OnnxModel":
     from osscl.agent.onnx_model import OnnxModel
 
-    threshold, reject = limits
     _require_share(reject)
     _refuse_threshold(threshold)
-    model = OnnxModel(file)
+    return OnnxModel(file)
+
+
+def _predict_photos(
+    model: "PhotoModel | OnnxModel", images: list[Path] | None, reject: float | None, top: int, form: str
+) -> None:
+    """Show predictions for photographs; if several are given, unreadable ones are reported and skipped."""
     if not images:
         raise UserError("no images to predict: give image files or folders")
     files, problems = _image_files(images)
@@ -156,7 +137,9 @@ def _predict_onnx(
         raise _first_of(problems)
     report_problems(problems)
     _show(found[0], [str(path) for path in found[1]], [], top, form)
-    _explain_known(model.reject if reject is None else reject, form)
+    if form == "table":
+        limit = f"an image below {100 * (model.reject if reject is None else reject):g} % counts as unknown (--reject)"
+        typer.echo(f"known %: share of known images with a lower score; {limit}")
     if problems:
         raise typer.Exit(2)
 

@@ -234,7 +234,7 @@ class GemUpdate:
             logits = self.agent.model(weak_view(images, u, self.agent.views))
         losses = [F.cross_entropy(*part) for part in zip(logits.split(sizes), columns.split(sizes), strict=True)]
         for i, loss in enumerate(losses):
-            self._keep(i - 1, loss, again=i + 1 < len(losses))  # row -1: the batch
+            self._store(i - 1, loss, again=i + 1 < len(losses))  # row -1: the batch
         return losses[0].detach()
 
     def _find_apart(self, rows: Tensor, u: Tensor, past_u: Tensor | None) -> Tensor:
@@ -254,10 +254,10 @@ class GemUpdate:
         model = self.agent.model
         with self.statistics.at(i):
             loss = F.cross_entropy(model(weak_view(images, u, self.agent.views)), columns)
-        self._keep(i, loss)
+        self._store(i, loss)
         return loss.detach()
 
-    def _keep(self, i: int, loss: Tensor, again: bool = False) -> None:
+    def _store(self, i: int, loss: Tensor, again: bool = False) -> None:
         parts = torch.autograd.grad(loss, list(self.agent.model.parameters()), retain_graph=again)
         self.gradients[i] = torch.cat([part.flatten() for part in parts])
 

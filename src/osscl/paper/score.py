@@ -59,7 +59,7 @@ class Outcome:
         return Verdict("reached" if distance is None else miss, distance, n, miss)
 
 
-def seeds_told(recorded: Iterable[int], asked: Sequence[int]) -> str:
+def seed_words(recorded: Iterable[int], asked: Sequence[int]) -> str:
     """The recorded seeds; where there are none, the requested ones."""
     found = sorted(set(recorded))
     return seeds_words(found) if found else f"requested: {seeds_words(asked)}"

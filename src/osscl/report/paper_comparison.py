@@ -13,7 +13,7 @@ from osscl.paper.score import (
     other_schedules,
     outcome,
     outcomes,
-    seeds_told,
+    seed_words,
     seeds_words,
 )
 from osscl.paper.tables import COMPARED, FIGURES, TABLES, chosen_rows, search_rows
@@ -101,7 +101,7 @@ def table_notes(
     devices = sorted({device_words(record.made_by.device) for one in found for record in one.records})
     timed = {one.cell.measure not in ACCURACIES for one in found}
     what = "Minutes" if timed == {True} else f"Final accuracy in %{' (min: minutes)' if True in timed else ''}"
-    recorded = seeds_told((seed for one in found for seed in one.seeds), seeds)
+    recorded = seed_words((seed for one in found for seed in one.seeds), seeds)
     made_on = f"; recorded on {', '.join(devices)}" if devices else ""
     notes = [f"{what}; schedule {schedule.name}, {recorded}{made_on}."]
     if any(one.std is not None for one in found):
@@ -154,10 +154,10 @@ def _main_row(one: Outcome) -> Row:
     cell = one.cell
     theirs = published_number(cell.published, cell.measure) if one.schedule == PAPER else None
     minutes = mean_number([record.minutes for record in one.records])
-    return cell.row, cell.column, our_number(one), theirs, kept(one.records), minutes, one.seeds
+    return cell.row, cell.column, our_number(one), theirs, megabytes_kept(one.records), minutes, one.seeds
 
 
-def kept(records: Sequence[RunRecord]) -> Number | None:
+def megabytes_kept(records: Sequence[RunRecord]) -> Number | None:
     """Mean megabytes of past data kept after the last step, where every record says so."""
     bytes_kept = [record.memory_bytes for record in records]
     found = mean_number([None if count is None else count / MEGABYTE for count in bytes_kept], 2)
@@ -373,7 +373,7 @@ def figure_table(table: Table, found: Outcome, seeds: Sequence[int]) -> ResultTa
 
 def figure_runs(found: Outcome, seeds: Sequence[int]) -> str:
     """Which runs a figure shows."""
-    return f"Schedule {found.schedule.name}, {seeds_told(found.seeds, seeds)}, n={len(found.records)}."
+    return f"Schedule {found.schedule.name}, {seed_words(found.seeds, seeds)}, n={len(found.records)}."
 
 
 def _missing_notes(records: Sequence[RunRecord], recorded: Sequence[_Shown]) -> tuple[str, ...]:

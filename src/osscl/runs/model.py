@@ -1,5 +1,6 @@
 """Trained models on disk: saving, loading, predicting."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
@@ -97,6 +98,20 @@ class Evaluation:
     def auroc(self) -> float | None:
         """AUROC of the score, learned classes against others; None without scores or with one kind only."""
         return None if self.prediction.scores is None else auroc(self.prediction.scores, self.learned)
+
+    def accuracy_of(self, names: Sequence[str]) -> float | None:
+        """What `accuracy` would be with other predicted names."""
+        right = [a == b for a, b, known in zip(names, self.labels, self.learned.tolist(), strict=True) if known]
+        return sum(right) / len(right) if right else None
+
+    def rows_of(self, label: str) -> Tensor:
+        """The images of one true class, (n,) bool."""
+        return torch.tensor([one == label for one in self.labels])
+
+    def confusion(self, true: Sequence[str], predicted: Sequence[str]) -> list[list[int]]:
+        """How many images of each of the true classes were predicted as each of the others."""
+        counts = Counter(zip(self.labels, self.prediction.names, strict=True))
+        return [[counts[one, other] for other in predicted] for one in true]
 
 
 def compare_with_truth(prediction: Prediction, labels: tuple[str, ...], class_names: Sequence[str]) -> Evaluation:

@@ -15,7 +15,7 @@ from osscl.agent.sorting import group_unknown
 from osscl.config import from_plain
 from osscl.data.folders import ReadProgress, silent
 from osscl.errors import DataError, UserError
-from osscl.runs.model import compare_with_truth
+from osscl.runs.model import Evaluation, compare_with_truth
 from osscl.serve.answers import Accuracy, PileSection, TestedClass, TestState
 from osscl.serve.folder import FolderContents, read_folder
 from osscl.serve.served_agent import LoadedAgent
@@ -218,40 +218,29 @@ def _tested(agent: LoadedAgent, contents: FolderContents) -> TestState:
     others = ~result.learned
     return TestState(
         "ready",
-        accuracy=_accuracy(result.accuracy, agent.model, rows, labels),
+        accuracy=_accuracy(result, agent.model, rows),
         auroc=result.auroc,
         others=int(others.sum()),
         others_known_percent=_percent(result.prediction.known[others]),
         learned_pictures=sum(name is not None for name in agent.learned_as([*contents.keys])),
-        classes=[_tested_class(name, name in learned, labels, result.right, result.prediction.known) for name in names],
+        classes=[_tested_class(name, name in learned, result, result.prediction.known) for name in names],
         predicted=list(learned),
-        confusion=_confusion(names, labels, result.prediction.names, learned),
+        confusion=result.confusion(names, learned),
     )
 
 
-def _accuracy(agent: float | None, model: PhotoModel, rows: Tensor, labels: Sequence[str]) -> Accuracy | None:
-    if agent is None:
+def _accuracy(result: Evaluation, model: PhotoModel, rows: Tensor) -> Accuracy | None:
+    agent, means = result.accuracy, result.accuracy_of(model.baseline_names(rows)["class means"])
+    if agent is None or means is None:
         return None
-    means = model.baseline_names(rows)["class means"]
-    right = [a == b for a, b in zip(means, labels, strict=True) if b in model.classes]
-    return Accuracy(round(100 * agent, 2), round(100 * sum(right) / len(right), 2), len(right))
+    return Accuracy(round(100 * agent, 2), round(100 * means, 2), int(result.learned.sum()))
 
 
-def _tested_class(name: str, learned: bool, labels: Sequence[str], right: Tensor, known: Tensor) -> TestedClass:
-    own = torch.tensor([label == name for label in labels])
-    return TestedClass(
-        name, learned, int(own.sum()), _percent(right[own]) if learned else None, _percent(known[own]) or 0.0
-    )
+def _tested_class(name: str, learned: bool, result: Evaluation, known: Tensor) -> TestedClass:
+    own = result.rows_of(name)
+    right = _percent(result.right[own]) if learned else None
+    return TestedClass(name, learned, int(own.sum()), right, _percent(known[own]) or 0.0)
 
 
 def _percent(values: Tensor) -> float | None:
     return round(100 * float(values.float().mean()), 1) if len(values) else None
-
-
-def _confusion(
-    names: Sequence[str], labels: Sequence[str], answers: Sequence[str], classes: Sequence[str]
-) -> list[list[int]]:
-    counts = {(name, answer): 0 for name in names for answer in classes}
-    for pair in zip(labels, answers, strict=True):
-        counts[pair] += 1
-    return [[counts[name, answer] for answer in classes] for name in names]
