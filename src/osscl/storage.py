@@ -82,7 +82,8 @@ def new_folder(path: Path) -> Iterator[Path]:
             yield draft
             draft.rename(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be written: {error.strerror or error} ({error.filename})") from error
+        where = f" ({error.filename})" if error.filename else ""
+        raise UserError(f"{path} cannot be written: {error.strerror or error}{where}") from error
 
 
 def _held_folder(path: Path) -> tuple[Path, int | None]:

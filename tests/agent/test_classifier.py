@@ -630,6 +630,8 @@ def test_wrong_later_steps_are_refused(steps):
     for step in ((None, (), pile), (255 - images[:2], ["zero"] * 2), (255 - images[:2], ["zero"] * 2, pile)):
         with pytest.raises(UserError, match=naming("memory 0")):
             made.update(*step)
+    made.update(255 - images, labels, pile)  # of all classes: nothing would be forgotten
+    assert len(made.history) == 2
 
 
 @pytest.mark.parametrize("schedule", ["demo", "short"])

@@ -1,7 +1,6 @@
 """The gate: Eq. 2 term by term, thresholds, scores, and what is selected."""
 
 import math
-import warnings
 
 import pytest
 import torch
@@ -86,19 +85,13 @@ def test_thresholds_are_the_mean_plus_eta_times_variance_or_standard_deviation(c
     assert thresholds(scores, config) == pytest.approx((low, high))
 
 
-@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("spread", ["var", "std"])
-def test_a_single_score_has_no_spread(spread):
+def test_a_single_score_has_no_spread_and_raises_no_warning(spread):
     assert thresholds(torch.tensor([0.3]), GateConfig(spread=spread)) == pytest.approx((0.3, 0.3))
 
 
 @torch.no_grad()
-def test_a_single_score_raises_no_warning():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        thresholds(torch.tensor([0.5]), GateConfig())
-
-
 def test_thresholds_come_from_the_plain_scores_of_the_labelled_rows():
     net, data = reference(), labeled()
     config = GateConfig(prototype_views=4, spread="std", eta=(-1.0, 0.5))

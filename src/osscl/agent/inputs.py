@@ -19,6 +19,7 @@ from osscl.data.images import Labeled, as_tensor
 from osscl.errors import DataError, UserError
 from osscl.methods import method_name
 from osscl.stream.build import Step
+from osscl.text import counted
 from osscl.vision.encoder import ImageFormat
 
 Images = Tensor | np.ndarray[Any, Any]
@@ -168,15 +169,20 @@ def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) ->
         raise UserError(f"{method_name(recipe.method)} cannot learn from unlabelled images alone: give labelled images")
     if not given.labels and len(given.unlabeled) < 2:
         raise UserError("one unlabelled image is not enough to learn from: give more, or labelled images as well")
-    if not new and not recipe.memory and not recipe.carries_labels:
+    absent = sorted({*known} - {*given.classes})
+    if absent and not new and not recipe.memory and not recipe.carries_labels:
         raise UserError(
-            f"with memory 0 {method_name(recipe.method)} needs a new class in every step: without one, more images of "
-            "some classes would make it forget the others"
+            f"with memory 0 {method_name(recipe.method)} would forget {_first_of(absent)}: give images of all classes"
         )
-    if not new and not recipe.memory and len(given.unlabeled) < 2:
+    if absent and not new and not recipe.memory and len(given.unlabeled) < 2:
         raise UserError(
-            "with memory 0 a step without new classes needs unlabelled images, or the other classes would be forgotten"
+            f"with memory 0 a step without new classes or unlabelled images would forget {_first_of(absent)}"
         )
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = len(names) - 1
+    return names[0] + (f" and {counted(more, 'other class', 'other classes')}" if more else "")
 
 
 def require_memory_for(recipe: Recipe, classes: int, note: str = "") -> None:

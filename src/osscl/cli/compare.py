@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from osscl.runs.record import RunRecord
     from osscl.tools.compare import Pairs
 
-ONE_SCHEDULE = (
-    "Use only records of this schedule. Default: all except smoke and demo, and except runs on the demo's data."
-)
+ONE_SCHEDULE = "Use only records of this schedule. Default: all records that can decide a claim, so none on the demo's data or of a schedule like smoke."
 SIDE = "A record, a folder of records, or a configuration as `osscl runs` names it, looked up in --results and --out."
 
 

@@ -15,7 +15,7 @@ def relation_distillation(
     tau_student: float,
     tau_teacher: float,
 ) -> Tensor:
-    """Eqs. 5 and 6: cross-entropy between the softmaxes (Eq. 4) of a row's similarities to the other rows, averaged."""
+    """Eqs. 5 and 6: cross-entropy of each row's softmax over the other rows (Eq. 4); the teacher's is the target."""
     target = similarity_logits(teacher.detach(), tau_teacher).softmax(dim=1)
     # Deviation: Eqs. 5 and 6 are sums over rows. Averaging makes gamma and lambda independent of the batch size.
     return F.cross_entropy(similarity_logits(student, tau_student), target)

@@ -15,7 +15,7 @@ from osscl.config import added_later, require, require_not_negative
 from osscl.data.images import Labeled
 from osscl.errors import SpecError
 from osscl.learn.linear_head import Head, HeadConfig, HeadFit, fit_head
-from osscl.methods.base import GateReport, Runtime, Setting, State, bytes_of, head_fit, parts_of, rebuilt
+from osscl.methods.base import GateReport, Runtime, Setting, State, StepReport, bytes_of, head_fit, parts_of, rebuilt
 from osscl.methods.class_statistics import (
     HALF,
     BytePlan,
@@ -87,9 +87,12 @@ class UrslPlus(Ursl):
         """Whether images and statistics share the bytes of |M| images."""
         return self.config.statistics and self.config.statistics_share is not None
 
+    def learn(self, step: Step) -> StepReport:
+        if self.is_compact:  # before any training
+            self.require_room(self.least_statistics(step), len({*self.classes, *step.new_classes}))
+        return super().learn(step)
+
     def begin_step(self, step: Step) -> None:
-        if self.is_compact:
-            self.require_room(len(self.classes) + len(step.new_classes))
         if self.needs_snapshot:
             with self.phases.timed("head"):
                 if self.config.pseudo_labels:
@@ -162,17 +165,23 @@ class UrslPlus(Ursl):
 
     def byte_plan(self, classes: int) -> BytePlan:
         """How the bytes of |M| images are split for this number of classes."""
-        share, most = self.config.statistics_share, self.config.statistics_rank
+        heads, share = self.heads(), self.config.statistics_share
         assert share is not None
-        widths, background = [self.learner.width], 0
-        if self.reference is not None and self.config.reference_weight > 0:
-            background = self.reference.encoder.width
-            widths.append(background)
+        widths = [len(head.center) for head in heads.values()]
+        background = len(self.reference_head.center) if self.reference_head is not None else 0
+        most = self.config.statistics_rank
         return plan_bytes(self.byte_budget, self.image_bytes, share, classes, widths, background, most)
 
-    def require_room(self, classes: int) -> None:
-        """Refuse a step, before its training, if the statistics of that many classes leave no room for an image."""
-        statistics = self.byte_plan(classes).statistics
+    def least_statistics(self, step: Step) -> int:
+        """Bytes that statistics need after a step at least: class means, counts and diagonals."""
+        classes, widths = len({*self.classes, *step.new_classes}), [self.learner.width]
+        reference = self.reference if self.config.reference_weight > 0 else None
+        if reference is not None and (reference.trained or len(step.unlabeled) > 1):
+            widths.append(reference.encoder.width)
+        return plan_bytes(self.byte_budget, self.image_bytes, 1.0, classes, widths, background=0, most=0).statistics
+
+    def require_room(self, statistics: int, classes: int) -> None:
+        """Require room for an image besides statistics of that many bytes."""
         if statistics + self.image_bytes > self.byte_budget:
             raise SpecError(
                 f"{classes} classes need {statistics:,} bytes of statistics and {self.image_bytes:,} for an image, but "
@@ -186,6 +195,7 @@ class UrslPlus(Ursl):
             super().update_memory(step)
             return
         statistics = {name: tensor for name, tensor in self.kept().items() if name != "memory"}
+        self.require_room(bytes_of(statistics), len(self.classes))
         self.memory.budget = (self.byte_budget - bytes_of(statistics)) // self.image_bytes
         super().update_memory(step)
         if self.detector is not None:

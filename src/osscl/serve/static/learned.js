@@ -9,7 +9,7 @@ export async function showLearned(content, isShown) {
   const left = agent.left_out;
   fill(content, h("h1", {}, "What this agent has learned"),
     h("dl", { class: "figures" }, figure("Classes", String(agent.classes.length), `after ${count(agent.history.filter((one) => !one.is_edit).length, "step")}`),
-      figure("Left-out accuracy", left ? percent(left.agent) : "—", left ? `on ${count(left.n, "labelled picture")}, each left out in turn; baseline (class means): ${percent(left.class_means)}` : "not measured: no class has two labelled pictures"),
+      figure("Left-out accuracy", left ? percent(left.agent) : "—", left ? `on ${count(left.n, "labelled picture")}, each left out in turn; baseline (class means): ${percent(left.class_means)}` : "not measured: no labelled picture could be left out"),
       figure("Called unknown", percent(agent.reject_percent, 0), "of known pictures, by design")),
     agent.warnings.map((text) => h("p", { class: "note" }, text)),
     h("h2", {}, "Classes"), h("ul", { class: "classes" }, agent.classes.map(card)),
