@@ -113,6 +113,16 @@ def test_loaded_moments_are_copies():
     assert all(torch.equal(other.moments()["0"][key], value) for key, value in held.items())
 
 
+def test_moments_of_another_shape_are_refused():
+    """A fused optimiser would write beyond the end of them."""
+    small = nn.Linear(8, 2)
+    descent = Descent([small], OPTIMISERS["adam"], 12)
+    small(torch.ones(1, 8)).sum().backward()
+    descent.optimiser.step()
+    with pytest.raises(ValueError, match=naming((2, 8), (4, 8))):
+        Descent([nn.Linear(8, 4)], OPTIMISERS["adam"], 12).load_state(descent.state())
+
+
 def decayed(config: OptimiserConfig) -> dict[str, float]:
     """Parameters of 1 after an update by a loss without slope: only decay moves them."""
     model = net()

@@ -290,6 +290,18 @@ def test_a_run_out_of_time_stops_and_resumes(codes, folder, monkeypatch):
     assert outcome(slow)[2]["sessions"] == 4
 
 
+def test_a_resumed_run_has_one_device_in_its_record_and_so_keeps_its_time(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)  # the networks are small, so the run itself uses one
+    try:
+        with pytest.raises(Stopped):
+            run(SPEC, Options(tmp_path, device="cpu", max_minutes=0, share_references=False))
+        record = run(SPEC, Options(tmp_path, device="cpu", share_references=False))
+    finally:
+        torch.set_num_threads(before)
+    assert record.made_by.sessions == 2 and record.made_by.device.endswith("1 threads") and not record.made_by.earlier
+
+
 def test_a_damaged_checkpoint_starts_the_run_over(codes, folder, monkeypatch):
     monkeypatch.setenv("OSSCL_CACHE", str(folder / "damaged" / "cache"))
     damaged = folder / "damaged"

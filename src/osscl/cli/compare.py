@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from osscl.runs.record import RunRecord
     from osscl.tools.compare import Pairs
 
-ONE_SCHEDULE = "Use only records of this schedule. Default: all records that can decide a claim, so none on the demo's data or of a schedule like smoke."
+ONE_SCHEDULE = (
+    "Use only records of this schedule. Default: all records that can decide a claim, so none on the demo's data and "
+    "none of a shortened schedule such as smoke."
+)
 SIDE = "A record, a folder of records, or a configuration as `osscl runs` names it, looked up in --results and --out."
 
 

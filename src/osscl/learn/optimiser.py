@@ -125,9 +125,9 @@ class Descent:
 
     def load_moments(self, moments: dict[str, Any]) -> None:
         for i, p in enumerate(self.parameters):
-            saved = moments.get(str(i), {})
             self.optimiser.state[p] = {
-                key: _like_parameter(value, p, scalar_on_device=self.on_cuda) for key, value in saved.items()
+                key: _like_parameter(value, p, scalar_on_device=self.on_cuda)
+                for key, value in moments.get(str(i), {}).items()
             }
 
 
@@ -135,4 +135,6 @@ def _like_parameter(value: Tensor, p: Tensor, *, scalar_on_device: bool) -> Tens
     """A saved moment in its parameter's layout; Adam's step count stays on the CPU unless captured."""
     if value.shape == p.shape:
         return torch.empty_like(p).copy_(value)
+    if value.dim():  # a fused optimiser would write beyond the end of it
+        raise ValueError(f"the saved optimiser has {tuple(value.shape)} for a parameter of shape {tuple(p.shape)}")
     return value.to(p.device) if scalar_on_device else value.clone()

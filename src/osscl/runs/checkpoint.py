@@ -1,7 +1,6 @@
 """Checkpoints: the state of a run on disk, when to save it, and when to stop."""
 
 import contextlib
-import functools
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -138,6 +137,8 @@ class Checkpointer:
 class RunCheckpointer(Checkpointer):
     """The checkpointer of a run, which also restores it."""
 
+    session: Session  # from `restore` on, which is called with as many threads as the run uses
+
     def __init__(self, folder: Path, options: Options, device: torch.device, content: dict[str, str]) -> None:
         super().__init__(folder, options, device, self._state)
         self.content = content  # hash of each data set
@@ -147,7 +148,7 @@ class RunCheckpointer(Checkpointer):
 
     def restore(self, agent: Method) -> Position:
         """Restore the agent from the last checkpoint; start from the beginning if there is none."""
-        self.agent = agent
+        self.agent, self.session = agent, Session(commit(), device_name(self.device), torch.__version__)
         saved, file = read_newest_state(self.path), self.path.with_suffix(SUFFIX)
         if saved is None:
             return self.position
@@ -173,11 +174,6 @@ class RunCheckpointer(Checkpointer):
             saved["next_step"], [tuple(row) for row in saved["accuracy"]], saved["overall"], steps,
             saved["sessions"] + 1, [part for part in parts if part != self.session],
         )  # fmt: skip
-
-    @functools.cached_property
-    def session(self) -> Session:
-        """Commit, device and torch of this session."""
-        return Session(commit(), device_name(self.device), torch.__version__)
 
     def _state(self) -> dict[str, Any]:
         assert self.agent is not None

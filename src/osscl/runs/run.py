@@ -103,9 +103,9 @@ def _train_and_evaluate(
     runtime = Runtime(device, precision_of(device), saver.maybe_checkpoint, progress, cache, options.shared_device)
     setting = setting_of(spec, stream)
     agent: Method = kind(spec.method, setting, runtime)
-    position = saver.restore(agent)
     truth = predicted = torch.empty(0, dtype=torch.long)  # of the last step; a checkpoint is never after it
-    with saver.listening(), threads_for(agent):
+    with threads_for(agent), saver.listening():
+        position = saver.restore(agent)
         for t in range(position.next_step, len(stream)):
             reports["t"] = t
             report = agent.learn(stream.step(t))
