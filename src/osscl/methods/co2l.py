@@ -65,6 +65,11 @@ class Co2lConfig:
         return self.unlabeled == "joint"
 
     @property
+    def demo_changes(self) -> dict[str, None]:
+        """Changes for the demo's data, where the least number of updates is the same at every step."""
+        return {"epochs_first": None}
+
+    @property
     def needs_reference(self) -> bool:
         """Whether U_1 is learned before the labels, as a reference network learns it."""
         return self.unlabeled == "pretrain"

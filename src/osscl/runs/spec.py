@@ -11,10 +11,13 @@ from typing import Any
 
 from osscl.config import from_plain, identifying, identifying_text, plain, require, text_id
 from osscl.errors import SpecError, require_known, unknown
+from osscl.learn.linear_head import HeadConfig
 from osscl.learn.optimiser import OptimiserConfig
 from osscl.methods import CONFIGURATIONS, LABELS_ONLY, METHODS, URSL, URSL_PLUS_UNLIMITED, method_name
 from osscl.methods.base import DEMO, PAPER, SCHEDULES, SMOKE, Schedule
-from osscl.methods.ursl import UrslConfig
+from osscl.methods.gate import GateConfig
+from osscl.methods.reference import ReferenceConfig
+from osscl.methods.ursl import LearnerConfig
 from osscl.runs.kept import SPEC_FILE
 from osscl.stream.scenario import ScenarioSpec
 from osscl.vision.encoder import EncoderConfig
@@ -143,12 +146,16 @@ def experiment(name: str) -> ScenarioSpec:
 SMALL = EncoderConfig("small-wide", dim=128)
 QUICK = OptimiserConfig("adam", rate=2e-3, min_rate=1e-5, decay=1e-6)
 
-DEMO_REFERENCE: dict[str, Any] = {
-    "net": SMALL, "tau": 0.5, "epochs_first": 30, "epochs_later": 10, "batch": 128, "optimiser": QUICK
+# What changes in each part of a config, by its type. Thresholds by std: the variance of these scores is so small that
+# mean - 4 var would reject most known digits.
+DEMO_CHANGES: dict[type, dict[str, Any]] = {
+    ReferenceConfig: {
+        "net": SMALL, "tau": 0.5, "epochs_first": 30, "epochs_later": 10, "batch": 128, "optimiser": QUICK
+    },
+    GateConfig: {"eta": (-2.0, -1.0), "spread": "std"},
+    LearnerConfig: {"net": SMALL, "epochs": 1, "min_updates": 200, "batch": 64, "optimiser": QUICK},
+    HeadConfig: {"penalty": 1.0},
 }  # fmt: skip
-DEMO_LEARNER: dict[str, Any] = {"net": SMALL, "epochs": 1, "min_updates": 200, "batch": 64, "optimiser": QUICK}
-# Thresholds by std: the variance of these scores is so small that mean - 4 var would reject most known digits.
-DEMO_GATE: dict[str, Any] = {"eta": (-2.0, -1.0), "spread": "std"}
 
 
 def sized(config: Any, schedule: Schedule) -> Any:
@@ -164,31 +171,22 @@ def on_small_net(config: Any) -> Any:
     """`config` with small networks, for schedules that only check that everything runs."""
     if hasattr(config, "backbone"):
         return replace(config, backbone="small")
-    encoders = {name: getattr(config, name) for name in ("reference", "learner") if hasattr(config, name)}
+    parts = {name: part for name, part in vars(config).items() if isinstance(part, ReferenceConfig | LearnerConfig)}
     small = {
         name: replace(part, net=replace(part.net, backbone="small", hidden=None, dim=64))
-        for name, part in encoders.items()
+        for name, part in parts.items()
     }
     return replace(config, **small)
 
 
 def demo_sized(config: Any) -> Any:
     """`config` with networks, batches, epochs and optimisers that suit digits."""
+    # With a handful of labels an epoch is one or two updates: methods name the epochs that they need.
+    own = getattr(config, "demo_changes", {})
     if hasattr(config, "backbone"):
-        # With a handful of labels an epoch is one or two updates: methods name the epochs that they need.
-        return replace(config, backbone=SMALL.backbone, **getattr(config, "demo_changes", {}))
-    if not hasattr(config, "reference"):
-        return config
-    changes: dict[str, Any] = {
-        "reference": replace(config.reference, **DEMO_REFERENCE), "head": replace(config.head, penalty=1.0)
-    }  # fmt: skip
-    if hasattr(config, "learner"):
-        changes["learner"] = replace(config.learner, **DEMO_LEARNER)
-    if hasattr(config, "epochs_first"):
-        changes["epochs_first"] = None  # the floor of updates is the same at every step
-    if isinstance(config, UrslConfig):
-        changes["gate"] = replace(config.gate, **DEMO_GATE)
-    return replace(config, **changes)
+        return replace(config, backbone=SMALL.backbone, **own)
+    parts = {name: part for name, part in vars(config).items() if type(part) in DEMO_CHANGES}
+    return replace(config, **{name: replace(part, **DEMO_CHANGES[type(part)]) for name, part in parts.items()}, **own)
 
 
 # ----- specs and names
@@ -241,7 +239,7 @@ def describe_schedule(spec: RunSpec) -> str:
         return f"{schedule.name} (at most {schedule.max_updates} updates per phase{rows})"
     method = plain(config)
     lengths, least = dict[str, tuple[int, ...]](), ""  # epochs of each phase: of the first step, then of later ones
-    if "reference" in method and getattr(config, "needs_reference", True):
+    if "reference" in method and getattr(config, "needs_reference", False):
         first, later = (schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
         once = getattr(config, "reference_once", False) or method["reference"].get("pretrained")
         lengths["reference"] = (first,) if once else (first, later)
