@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from osscl.config import added_later, content_id, flat, from_plain, override, plain, require, require_declared
-from osscl.errors import SpecError, shown
+from osscl.errors import SpecError, shown, unknown
 from osscl.methods import CONFIGURATIONS, URSL
 from osscl.runs.spec import EXPERIMENTS, RunSpec, make_spec, schedule, spec_from_plain, spec_to_plain
 from osscl.stream.scenario import ScenarioSpec
@@ -396,3 +396,8 @@ def test_a_value_of_another_type_is_refused_on_construction(config, change, abou
 def test_specs_are_immutable(config):
     with pytest.raises(FrozenInstanceError):
         setattr(config, fields(config)[0].name, None)
+
+
+def test_only_fields_are_suggested_by_their_last_part():
+    assert "did you mean 'memory.policy'?" in str(unknown("field", "memory.polcy", ["policy"]))
+    assert "did you mean 'St. Bernard'?" in str(unknown("class", "St. Bernhard", ["St. Bernard", "poodle"]))

@@ -85,7 +85,7 @@ def shown(value: object) -> str:
 def unknown(kind: str, name: object, allowed: Iterable[str]) -> SpecError:
     """The error for a name that is not in `allowed`, with the closest one that is."""
     names, text = list(allowed), (name if isinstance(name, str) else shown(name))[:200]
-    parent, dot, last = text.rpartition(".")  # only the last part of a.b is unknown
+    parent, dot, last = text.rpartition(".") if kind == "field" else ("", "", text)  # of a field a.b, b is unknown
     near = get_close_matches(last, names, n=1, cutoff=0.5)
     hint = f"did you mean {parent + dot + near[0]!r}? " if near else ""
     return SpecError(f"unknown {kind} {text!r}; {hint}allowed: {', '.join(names)}")

@@ -340,32 +340,33 @@ def test_a_step_that_keeps_more_than_its_budget_raises(roomy, monkeypatch):
 def test_a_memory_too_small_for_its_class_means_is_refused_by_name(stream, roomy):
     with pytest.raises(SpecError, match=naming(64, 512, "ursl-plus-unlimited", "statistics_share=null")):
         agent_of(LIMITED, stream)
-    agent, begun = agent_of(LIMITED, roomy, memory=3), []
-    agent.runtime = agent.phases.runtime = replace(agent.runtime, progress=begun.append)
-    for _ in range(2):
-        with pytest.raises(SpecError, match=naming(2, "3,088", "1,024", 3, "3,072")):
-            agent.learn(roomy.step(0))
-    assert not begun  # means and diagonals alone leave no room, so nothing is trained
-    with pytest.raises(SpecError, match=naming(2, "4,112", "1,024", 5, "5,120")):  # with the background
-        learned(LIMITED, roomy, steps=1, memory=5)
+    for memory, bytes_of_memory in ((3, "3,072"), (5, "5,120")):  # five leave no room for an image
+        agent, begun = agent_of(LIMITED, roomy, memory=memory), []
+        agent.runtime = agent.phases.runtime = replace(agent.runtime, progress=begun.append)
+        for _ in range(2):
+            with pytest.raises(SpecError, match=naming(2, "4,112", "1,024", memory, bytes_of_memory)):
+                agent.learn(roomy.step(0))
+        assert not begun  # nothing is trained
     kept, _ = learned(LIMITED, roomy, steps=1, memory=6)
     assert len(kept.memory.labeled) == 1
 
 
 def test_a_step_whose_gate_leaves_no_room_is_refused_as_well():
     one_label = toy_stream(replace(TOY, labels_per_class=1), size=32)  # no detector, so the gate is kept
-    with pytest.raises(SpecError, match=naming(2, "1,024", "4,096")):
+    with pytest.raises(SpecError, match=naming(2, "3,600", "1,024", "4,096")):
         learned(LIMITED, one_label, steps=1, memory=4)
-    agent, _ = learned(LIMITED, one_label, steps=1, memory=8)
-    assert agent.detector is None and len(agent.memory.labeled) and bytes_kept(agent) <= agent.byte_budget
+    agent, _ = learned(LIMITED, one_label, steps=1, memory=5)
+    assert agent.detector is None and len(agent.memory.labeled) == 1 and bytes_kept(agent) == 3600 + 1024
 
 
 def test_a_later_step_without_unlabelled_images_that_leaves_no_room_is_refused(roomy):
-    agent, _ = learned(LIMITED, roomy, steps=1, memory=7)
-    many = replace(roomy.step(1), unlabeled=roomy.step(1).unlabeled[:0])
-    labeled = concat(*(many.labeled for _ in range(20)))
-    with pytest.raises(SpecError, match=naming(4, "7,168")):
-        agent.learn(replace(many, labeled=labeled))
+    agent, _ = learned(LIMITED, roomy, steps=1, memory=6)
+    alone = replace(roomy.step(1), unlabeled=roomy.step(1).unlabeled[:0])
+    with pytest.raises(SpecError, match=naming(4, "6,176", "6,144")):
+        agent.learn(alone)
+    agent, _ = learned(LIMITED, roomy, steps=1, memory=8)
+    agent.learn(alone)
+    assert len(agent.memory.labeled) == 1 and bytes_kept(agent) == 6176 + 1024
 
 
 def test_without_unlabelled_images_only_the_learner_has_statistics(roomy):

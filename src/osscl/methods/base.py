@@ -12,6 +12,7 @@ from osscl.config import require, require_declared, require_positive
 from osscl.data.images import Labeled, concat
 from osscl.learn.linear_head import Head, HeadFit
 from osscl.learn.memory import Memory
+from osscl.learn.optimiser import OptimiserConfig
 from osscl.seeding import seeded
 from osscl.stream.build import Step
 from osscl.vision.augment import Augmentation
@@ -135,7 +136,15 @@ def require_classifier(config: Any) -> None:
     require_backbone(config.backbone)
     require_declared(config)
     require_positive(config, "epochs")
+    require_fresh_optimisers(config)
     require(config.batch > 1, config, "batch", "at least 2")
+
+
+def require_fresh_optimisers(config: Any) -> None:
+    """Refuse to keep an optimiser from step to step: its moments do not fit a head that has grown."""
+    for part in vars(config).values():
+        if isinstance(part, OptimiserConfig):
+            require(part.fresh, part, "fresh", "true: the moments of a smaller head do not fit the grown one")
 
 
 def new_classifier(backbone: str, name: str, setting: Setting, runtime: Runtime) -> Classifier:

@@ -29,6 +29,7 @@ from osscl.methods.base import (
     our_head,
     parts_of,
     rebuilt,
+    require_fresh_optimisers,
 )
 from osscl.methods.phases import Phases
 from osscl.seeding import seeded
@@ -63,6 +64,7 @@ class GdConfig:
     def __post_init__(self) -> None:
         require_backbone(self.backbone)
         require_declared(self)
+        require_fresh_optimisers(self)
         require(self.temperature <= 1000, self, "temperature", "at most 1000")
         require_positive(self, "epochs_teacher", "epochs", "epochs_balance", "batch", "temperature")
         require(self.unlabeled_batch is None or self.unlabeled_batch > 0, self, "unlabeled_batch", "positive, or null")

@@ -173,12 +173,20 @@ class UrslPlus(Ursl):
         return plan_bytes(self.byte_budget, self.image_bytes, share, classes, widths, background, most)
 
     def least_statistics(self, step: Step) -> int:
-        """Bytes that statistics need after a step at least: class means, counts and diagonals."""
-        classes, widths = len({*self.classes, *step.new_classes}), [self.learner.width]
-        reference = self.reference if self.config.reference_weight > 0 else None
-        if reference is not None and (reference.trained or len(step.unlabeled) > 1):
-            widths.append(reference.encoder.width)
-        return plan_bytes(self.byte_budget, self.image_bytes, 1.0, classes, widths, background=0, most=0).statistics
+        """Bytes that statistics need after a step at least: means, counts and diagonals; and a detector or a gate."""
+        classes, widths, gate, background = len({*self.classes, *step.new_classes}), [self.learner.width], 0, 0
+        reference, has_pool = self.reference, len(step.unlabeled) > 1
+        if reference is not None and (reference.trained or reference.config.pretrained or has_pool):
+            gate = torch.float32.itemsize * classes * reference.config.net.dim
+            if self.config.reference_weight > 0:
+                widths.append(reference.encoder.width)
+                background = HALF * 2 * reference.encoder.width
+        fixed = plan_bytes(self.byte_budget, self.image_bytes, 1.0, classes, widths, background=0, most=0).statistics
+        if not (has_pool and background):
+            return fixed + gate
+        # A detector replaces the gate. It needs a class with two labelled images, or a threshold of an earlier step.
+        is_certain = self.detector is not None or bool((torch.bincount(step.labeled.labels) > 1).any())
+        return fixed + (background if is_certain else min(background, gate))
 
     def require_room(self, statistics: int, classes: int) -> None:
         """Require room for an image besides statistics of that many bytes."""
@@ -194,6 +202,8 @@ class UrslPlus(Ursl):
         if not self.is_compact:
             super().update_memory(step)
             return
+        if self.gate is not None:
+            self.gate = replace(self.gate, labeled_scores=self.gate.labeled_scores[:0])  # only for the step's notes
         statistics = {name: tensor for name, tensor in self.kept().items() if name != "memory"}
         self.require_room(bytes_of(statistics), len(self.classes))
         self.memory.budget = (self.byte_budget - bytes_of(statistics)) // self.image_bytes

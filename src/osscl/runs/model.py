@@ -106,7 +106,7 @@ class Evaluation:
 
     def rows_of(self, label: str) -> Tensor:
         """The images of one true class, (n,) bool."""
-        return torch.tensor([one == label for one in self.labels])
+        return torch.tensor([one == label for one in self.labels], dtype=torch.bool)
 
     def confusion(self, true: Sequence[str], predicted: Sequence[str]) -> list[list[int]]:
         """How many images of each of the true classes were predicted as each of the others."""

@@ -104,8 +104,9 @@ def _train_and_evaluate(
     setting = setting_of(spec, stream)
     agent: Method = kind(spec.method, setting, runtime)
     truth = predicted = torch.empty(0, dtype=torch.long)  # of the last step; a checkpoint is never after it
-    with threads_for(agent), saver.listening():
+    with threads_for(agent):
         position = saver.restore(agent)
+    with saver.listening(), threads_for(agent):
         for t in range(position.next_step, len(stream)):
             reports["t"] = t
             report = agent.learn(stream.step(t))

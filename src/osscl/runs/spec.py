@@ -239,7 +239,7 @@ def describe_schedule(spec: RunSpec) -> str:
         return f"{schedule.name} (at most {schedule.max_updates} updates per phase{rows})"
     method = plain(config)
     lengths, least = dict[str, tuple[int, ...]](), ""  # epochs of each phase: of the first step, then of later ones
-    if "reference" in method and getattr(config, "needs_reference", False):
+    if "reference" in method and getattr(config, "needs_reference", True):
         first, later = (schedule.epochs(method["reference"][key]) for key in ("epochs_first", "epochs_later"))
         once = getattr(config, "reference_once", False) or method["reference"].get("pretrained")
         lengths["reference"] = (first,) if once else (first, later)
