@@ -465,14 +465,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         target, _ = Path(folder), self.model
         with contextlib.nullcontext() if self.folder == target else locked(target):
             if model_file(target).exists():
-                there, ours = require_agent(read_entry(target, tensors=False), model_file(target)), self.contents
-                before = contents_of(there)
-                if not self.learner.is_same(there) or before != ours[: len(before)]:
+                there = require_agent(read_entry(target, tensors=False), model_file(target))
+                if not self._continues(there):
                     raise UserError(
                         f"{model_file(target)} belongs to another agent, or to a later state of this one; "
                         "it is not overwritten"
                     )
-                if before == ours:
+                if (before := contents_of(there)) == self.contents:
                     return
                 keep_earlier(target, before)
             write_state(target / "model", self.entry())
@@ -520,11 +519,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             finally:
                 self.folder, self.checkpointer, self.watcher = previous
 
+    def _continues(self, entry: Mapping[str, Any]) -> bool:
+        """Whether an agent's entry is this agent or an earlier state of it."""
+        before = contents_of(entry)
+        return self.learner.is_same(entry) and before == self.contents[: len(before)]
+
     def _require_same_agent(self, place: Path) -> None:
         """The folder must hold this agent or an earlier state of it."""
-        there = read_entry(place, tensors=False) if model_file(place).exists() else None
-        before = contents_of(there or {})
-        if there is not None and (not self.learner.is_same(there) or before != self.contents[: len(before)]):
+        if model_file(place).exists() and not self._continues(read_entry(place, tensors=False)):
             raise UserError(
                 f"{place} holds another agent, or has learned more since this one was loaded: load it again"
             )

@@ -170,19 +170,13 @@ def require_learnable(given: StepInput, known: Sequence[str], recipe: Recipe) ->
     if not given.labels and len(given.unlabeled) < 2:
         raise UserError("one unlabelled image is not enough to learn from: give more, or labelled images as well")
     absent = sorted({*known} - {*given.classes})
-    if absent and not new and not recipe.memory and not recipe.carries_labels:
-        raise UserError(
-            f"with memory 0 {method_name(recipe.method)} would forget {_first_of(absent)}: give images of all classes"
-        )
-    if absent and not new and not recipe.memory and len(given.unlabeled) < 2:
-        raise UserError(
-            f"with memory 0 a step without new classes or unlabelled images would forget {_first_of(absent)}"
-        )
-
-
-def _first_of(names: Sequence[str]) -> str:
-    more = len(names) - 1
-    return names[0] + (f" and {counted(more, 'other class', 'other classes')}" if more else "")
+    if absent and not new and not recipe.memory:
+        forgotten = absent[0] + (f" and {counted(len(absent) - 1, 'other class', 'other classes')}" * (len(absent) > 1))
+        if not recipe.carries_labels:
+            name = method_name(recipe.method)
+            raise UserError(f"with memory 0 {name} would forget {forgotten}: give images of all classes")
+        if len(given.unlabeled) < 2:
+            raise UserError(f"with memory 0 a step without new classes or unlabelled images would forget {forgotten}")
 
 
 def require_memory_for(recipe: Recipe, classes: int, note: str = "") -> None:

@@ -216,6 +216,11 @@ class BytePlan:
     images: int  # a number of images
 
 
+def fixed_bytes(classes: int, widths: Sequence[int], background: int) -> int:
+    """Bytes that cannot be given up: a mean per class and a diagonal of each network, and those of the background."""
+    return sum(HALF * (classes + 1) * width + COUNT * classes for width in widths) + HALF * 2 * background
+
+
 def plan_bytes(
     budget: int, image: int, share: float, classes: int, widths: Sequence[int], background: int, most: int
 ) -> BytePlan:  # fmt: skip
@@ -225,7 +230,7 @@ def plan_bytes(
     Gaussian of unlabelled rows, or 0. Means and diagonals are kept even if they need more than the share; directions
     leave room for an image of each class.
     """
-    fixed = sum(HALF * (classes + 1) * width + COUNT * classes for width in widths) + HALF * 2 * background
+    fixed = fixed_bytes(classes, widths, background)
     per_direction = HALF * (sum(widths) + background)
     room = min(int(share * budget), budget - classes * image) - fixed
     rank = min(max(0, room) // per_direction, most, *widths)

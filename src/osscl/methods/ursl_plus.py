@@ -21,6 +21,7 @@ from osscl.methods.class_statistics import (
     BytePlan,
     StatisticsFit,
     StatisticsTracker,
+    fixed_bytes,
     head_views,
     plan_bytes,
 )
@@ -174,19 +175,19 @@ class UrslPlus(Ursl):
 
     def least_statistics(self, step: Step) -> int:
         """Bytes that statistics need after a step at least: means, counts and diagonals; and a detector or a gate."""
-        classes, widths, gate, background = len({*self.classes, *step.new_classes}), [self.learner.width], 0, 0
+        classes, widths = len({*self.classes, *step.new_classes}), [self.learner.width]
         reference, has_pool = self.reference, len(step.unlabeled) > 1
-        if reference is not None and (reference.trained or reference.config.pretrained or has_pool):
-            gate = torch.float32.itemsize * classes * reference.config.net.dim
-            if self.config.reference_weight > 0:
-                widths.append(reference.encoder.width)
-                background = HALF * 2 * reference.encoder.width
-        fixed = plan_bytes(self.byte_budget, self.image_bytes, 1.0, classes, widths, background=0, most=0).statistics
-        if not (has_pool and background):
-            return fixed + gate
+        if reference is None or not (reference.trained or reference.config.pretrained or has_pool):
+            return fixed_bytes(classes, widths, 0)
+        has_head = self.config.reference_weight > 0
+        widths += [reference.encoder.width] * has_head
+        with_gate = fixed_bytes(classes, widths, 0) + torch.float32.itemsize * classes * reference.config.net.dim
+        if not (has_pool and has_head):
+            return with_gate
         # A detector replaces the gate. It needs a class with two labelled images, or a threshold of an earlier step.
+        with_detector = fixed_bytes(classes, widths, reference.encoder.width)
         is_certain = self.detector is not None or bool((torch.bincount(step.labeled.labels) > 1).any())
-        return fixed + (background if is_certain else min(background, gate))
+        return with_detector if is_certain else min(with_detector, with_gate)
 
     def require_room(self, statistics: int, classes: int) -> None:
         """Require room for an image besides statistics of that many bytes."""

@@ -230,10 +230,11 @@ def _tested(agent: LoadedAgent, contents: FolderContents) -> TestState:
 
 
 def _accuracy(result: Evaluation, model: PhotoModel, rows: Tensor) -> Accuracy | None:
-    agent, means = result.accuracy, result.accuracy_of(model.baseline_names(rows)["class means"])
-    if agent is None or means is None:
+    if result.accuracy is None:
         return None
-    return Accuracy(round(100 * agent, 2), round(100 * means, 2), int(result.learned.sum()))
+    means = result.accuracy_of(model.baseline_names(rows)["class means"])
+    assert means is not None
+    return Accuracy(round(100 * result.accuracy, 2), round(100 * means, 2), int(result.learned.sum()))
 
 
 def _tested_class(name: str, learned: bool, result: Evaluation, known: Tensor) -> TestedClass:

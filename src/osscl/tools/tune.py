@@ -14,7 +14,7 @@ import yaml
 from filelock import FileLock
 
 from osscl.config import content_id, override, plain
-from osscl.errors import Diverged, SpecError, Stopped, UserError, unknown
+from osscl.errors import Diverged, SpecError, Stopped, UserError, require_known, unknown
 from osscl.methods.base import Progress
 from osscl.runs.checkpoint import Options, Unwatched, Watcher
 from osscl.runs.engine import run_one
@@ -74,8 +74,8 @@ Space = tuple[Dimension, ...]
 
 def space_of(entries: Sequence[str], named: str | None, config: Any) -> Space:
     """The space of this name with further entries, which take precedence, checked against the method's config."""
-    if named is not None and named not in SPACES:
-        raise unknown("space", named, SPACES)
+    if named is not None:
+        require_known("space", named, SPACES)
     written = dict(SPACES[named]) if named is not None else {}
     for entry in entries:
         field, equals, text = entry.partition("=")
