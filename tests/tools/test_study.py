@@ -13,6 +13,7 @@ from osscl.runs.checkpoint import Options
 from osscl.runs.run import run
 from osscl.runs.spec import experiment, make_spec
 from osscl.seeding import seeded
+from osscl.tools import study
 from osscl.tools.study import effective_rank, nearest_mean_accuracy, study_heads, study_references
 from refusals import naming
 
@@ -48,7 +49,8 @@ def test_the_effective_rank_is_the_number_of_equal_directions():
     assert effective_rank(x[:, :1] @ torch.ones(1, 5)) == pytest.approx(1, abs=1e-3)
 
 
-def test_invalid_recipes_are_refused_before_training():
+def test_invalid_recipes_are_refused_before_training(monkeypatch):
+    monkeypatch.setattr(study, "_study", lambda *_, **__: pytest.fail("trained"))
     spec = make_spec("digits", "ursl", SMOKE, 0)
     for change in ("temperatur=1", "epochs_first=3", "pretrained=true"):
         with pytest.raises(SpecError, match=naming(change.partition("=")[0])):

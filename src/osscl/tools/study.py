@@ -56,15 +56,15 @@ def study_references(
     for field in (change.partition("=")[0].strip() for variant in variants for change in variant):
         if field in ("pretrained", "epochs_first", "epochs_later"):
             raise SpecError(f"a study trains on U_1 for --epochs epochs: remove {field}")
+    config: UrslConfig = spec.method
+    configs = [replace(override(config.reference, variant), epochs_first=epochs) for variant in variants]
     where = pick_device(device)
     prepare(where)
     spec = on_validation_rows(spec)
     stream = build_stream(spec.scenario, load_banks(spec, data, where), spec.seed, spec.schedule.row_cap)
-    config: UrslConfig = spec.method
     random = _study(spec, stream, config.reference, (), where, trains=False)
-    return [random] + [
-        _study(spec, stream, replace(override(config.reference, v), epochs_first=epochs), v, where) for v in variants
-    ]
+    pairs = zip(configs, variants, strict=True)
+    return [random, *(_study(spec, stream, variant, changes, where) for variant, changes in pairs)]
 
 
 def _study(
